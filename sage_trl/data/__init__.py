@@ -1,0 +1,1 @@
+"""Datasets of problems whose answers a program can check."""

@@ -1,0 +1,1 @@
+"""Reward functions that verify an answer exactly."""
