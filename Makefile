@@ -1,0 +1,63 @@
+# `make demo` and `make test` each do all the set-up they need, once, in .venv.
+
+# The Python that the virtual environment is made from.
+PYTHON ?= python3
+# What pip installs as torch. The default is for CPU machines. For a particular CUDA or ROCm version add the index that
+# pytorch.org names for it:
+#   make install TORCH="torch==2.13.0 --index-url <that index>"
+TORCH ?= torch==2.13.0
+# More arguments for pytest:
+#   make test TESTARGS="tests/guides -x"
+TESTARGS ?=
+
+MIN_PYTHON := 3.11
+VENV_PYTHON := .venv/bin/python
+# How the .venv is kept: it is complete when this file is younger than what it was installed from.
+INSTALLED := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint format clean
+
+help:  ## Show this help
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo 'Variables: PYTHON=$(PYTHON)  TORCH="$(TORCH)"  TESTARGS="$(TESTARGS)"'
+
+install: $(INSTALLED)  ## Make .venv and install the project with its development tools
+
+demo: $(INSTALLED)  ## Train GRPO and SAGE on countdown and compare them by pass@k (CPU, minutes)
+	$(VENV_PYTHON) examples/countdown/demo.py
+
+test: $(INSTALLED)  ## Run the tests, without those marked slow
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
+		$(VENV_PYTHON) -m pytest -n 2 --dist loadfile -m "not slow" $(TESTARGS)
+
+lint: $(INSTALLED)  ## Check style and formatting
+	$(VENV_PYTHON) -m ruff check .
+	$(VENV_PYTHON) -m ruff format --check .
+
+format: $(INSTALLED)  ## Fix what ruff can fix, and format
+	$(VENV_PYTHON) -m ruff check --fix .
+	$(VENV_PYTHON) -m ruff format .
+
+clean:  ## Remove .venv, build files and caches; outputs/ stays
+	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV_PYTHON):
+	@command -v "$(PYTHON)" > /dev/null || { \
+		echo 'There is no "$(PYTHON)". Name a Python of at least $(MIN_PYTHON): make $(MAKECMDGOALS) PYTHON=/path/to/python' >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < tuple(map(int, "$(MIN_PYTHON)".split("."))))' || { \
+		echo '"$(PYTHON)" is '"$$("$(PYTHON)" --version)"', and TRL 1.16 needs at least $(MIN_PYTHON): make $(MAKECMDGOALS) PYTHON=/path/to/python' >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2> /dev/null || { \
+		echo '"$(PYTHON)" cannot make virtual environments: its venv or ensurepip module is missing. On Debian and Ubuntu' >&2; \
+		echo 'install the package python3-venv, or name another Python: make $(MAKECMDGOALS) PYTHON=/path/to/python' >&2; exit 1; }
+	@echo 'Making .venv'
+	@"$(PYTHON)" -m venv .venv || { rm -rf .venv; exit 1; }
+
+$(INSTALLED): setup.cfg pyproject.toml | $(VENV_PYTHON)
+	@echo 'Installing $(TORCH)'
+	@$(VENV_PYTHON) -m pip install --quiet $(TORCH)
+	@echo 'Installing sage-trl and its development tools'
+	@$(VENV_PYTHON) -m pip install --quiet -e '.[dev]'
+	@touch $@
