@@ -1,0 +1,129 @@
+"""
+The anchor of the KL term, in log space: `log ref` becomes `log ref + log q`.
+
+Pure tensor functions: nothing here knows a trainer. B is the number of completions, T the longest in tokens;
+log-probabilities are in nats; the mask is non-zero where a token counts. The method is SAGE's (arXiv 2605.18864);
+`docs/anchor.md` says what the resulting KL term optimises.
+"""
+
+import torch
+
+from .guides.base import GuideFunction, GuideSignals
+
+
+def evaluate_guide(guide: GuideFunction, signals: GuideSignals, q_min: float, q_max: float) -> torch.Tensor:
+    """
+    Evaluates a guide safely: the values that reshape the anchor.
+
+    Args:
+        guide ([`GuideFunction`]):
+            The guide.
+        signals ([`GuideSignals`]):
+            What it sees. Left as it is.
+        q_min (`float`):
+            Lower clamp, at most 1.
+        q_max (`float`):
+            Upper clamp, at least 1.
+
+    Returns:
+        `torch.Tensor` of shape `(B, T)`: q in float32, detached, in `[q_min, q_max]`, and 1 where the mask is 0.
+
+    Raises:
+        [`TypeError`], [`ValueError`]: the guide returns no tensor, the wrong shape, or values that are not finite and
+        positive on valid tokens.
+    """
+    return guide_values(guide, signals).clamp(q_min, q_max)
+
+
+def guide_values(guide: GuideFunction, signals: GuideSignals) -> torch.Tensor:
+    """[`evaluate_guide`] before the clamp. Shape `(B, T)`."""
+    signals = signals.prepared()
+    name, shape = type(guide).__name__, tuple(signals.mask.shape)
+    missing = [signal for signal in guide.requires if getattr(signals, signal) is None]
+    if missing:
+        raise ValueError(f"Guide {name} requires the signals {missing}, which are None.")
+    with torch.no_grad():
+        values = guide(signals)
+    if not isinstance(values, torch.Tensor):
+        raise TypeError(f"Guide {name} returned {type(values).__name__} at step {signals.step}, not a tensor.")
+    if tuple(values.shape) != shape:
+        raise ValueError(
+            f"Guide {name} returned shape {tuple(values.shape)} at step {signals.step}; it must be (B, T) = {shape}."
+        )
+    values = torch.where(signals.mask, values.detach().float(), 1.0)
+    num_bad = int((~(torch.isfinite(values) & (values > 0))).sum())
+    if num_bad:
+        raise ValueError(
+            f"Guide {name} returned {num_bad} values that are not finite and positive among the "
+            f"{int(signals.mask.sum())} valid tokens of a micro-batch at step {signals.step}. A guide multiplies a "
+            "probability: keep it positive, for example with `.clamp(min=0.1)`."
+        )
+    return values
+
+
+def shape_anchor(ref_logps: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """The anchor's log-probabilities `ref_logps + log q`, a new tensor. Shapes `(B, T)`."""
+    return ref_logps + q.log()
+
+
+def k3_kl(policy_logps: torch.Tensor, anchor_logps: torch.Tensor) -> torch.Tensor:
+    """
+    Schulman's k3 estimate of KL(policy || anchor) per token: `exp(d) - d - 1` with `d = anchor_logps - policy_logps`.
+    Shapes `(B, T)`.
+    """
+    difference = anchor_logps - policy_logps
+    return difference.exp() - difference - 1
+
+
+def anchor_statistics(
+    policy_logps: torch.Tensor,
+    ref_logps: torch.Tensor,
+    mask: torch.Tensor,
+    values: torch.Tensor,
+    q: torch.Tensor,
+) -> torch.Tensor:
+    """
+    Sums and extremes from which [`summarize_statistics`] makes the metrics of all processes.
+
+    Args:
+        policy_logps, ref_logps, mask (`torch.Tensor` of shape `(B, T)`):
+            As in [`GuideSignals`].
+        values (`torch.Tensor` of shape `(B, T)`):
+            The guide's values before the clamp.
+        q (`torch.Tensor` of shape `(B, T)`):
+            The guide's values after it.
+
+    Returns:
+        `torch.Tensor` of shape `(1, 9)`, float32: one fixed-size row, whatever the data, so that it can be gathered.
+    """
+    valid = mask != 0
+    sums = [
+        valid.sum(),
+        torch.where(valid, q, 0.0).sum(),
+        (valid & (q != 1)).sum(),
+        (valid & (values != q)).sum(),
+        q.log().sum(),  # q is 1 where the mask is 0
+        torch.where(valid, k3_kl(policy_logps.detach().float(), ref_logps.float()), 0.0).sum(),
+        torch.full((), q.size(0)),
+    ]
+    extremes = [torch.where(valid, q, torch.inf).amin(), torch.where(valid, q, -torch.inf).amax()]
+    return torch.stack([value.to(q.device, torch.float32) for value in sums + extremes]).unsqueeze(0)
+
+
+def summarize_statistics(rows: torch.Tensor) -> dict[str, float]:
+    """
+    Metrics from the rows of [`anchor_statistics`] of all processes. Shape `(P, 9)`. Without a valid token they are NaN.
+    """
+    rows = rows.cpu().double()
+    tokens, q_sum, active, clamped, log_q_sum, kl_sum, completions = rows[:, :7].sum(0)
+    low, high = rows[:, 7].amin(), rows[:, 8].amax()
+    metrics = {
+        "q_mean": q_sum / tokens,
+        "q_min": low if tokens > 0 else torch.nan,
+        "q_max": high if tokens > 0 else torch.nan,
+        "active_frac": active / tokens,
+        "clamped_frac": clamped / tokens,
+        "log_q_sum": log_q_sum / completions,
+        "kl_ref": kl_sum / tokens,
+    }
+    return {name: float(value) for name, value in metrics.items()}

@@ -1,0 +1,53 @@
+"""The part of a model card that TRL cannot write: which guide reshaped the anchor, and how."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from huggingface_hub import ModelCard
+
+from . import __version__
+
+if TYPE_CHECKING:
+    from .config import SAGEGRPOConfig
+    from .guides import GuideFunction
+
+HEADING = "### Method"
+LOCAL_BASE = "This model is a fine-tuned version of [None](https://huggingface.co/None)"
+
+
+def describe_method(args: "SAGEGRPOConfig", guide: "GuideFunction | None") -> None:
+    """
+    Adds the method to the card in the output folder: the guide with its settings, the anchor and this software.
+
+    A guide from a file is named by its class, and settings that hold a path are left out: a card is published, and
+    where something lies on a disk is nobody's business.
+
+    Args:
+        args ([`SAGEGRPOConfig`]):
+            The run's settings.
+        guide ([`GuideFunction`] or `None`):
+            The run's guide.
+    """
+    path = Path(args.output_dir) / "README.md"
+    card = ModelCard.load(path)
+    rows = {"guide": "none (plain GRPO)" if guide is None else f"`{type(guide).__name__}`"}
+    if guide is not None:
+        settings = {name: value for name, value in vars(guide).items() if name != "requires"}
+        rows |= {f"guide `{name}`": f"`{value!r}`" for name, value in settings.items() if not _holds_path(value)}
+        rows |= {"`q_min`": f"`{args.q_min}`", "`q_max`": f"`{args.q_max}`"}
+    rows |= {"`anchor`": f"`{args.anchor}`", "`beta`": f"`{args.beta}`", "`loss_type`": f"`{args.loss_type}`"}
+    rows |= {"software": f"sage-trl {__version__}"}
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
+    text = card.text.replace(LOCAL_BASE, "This model is a fine-tuned version of a local model")
+    section = (
+        f"{HEADING}\n\nGRPO whose KL anchor, the reference policy, is multiplied by a guide q "
+        f"([SAGE](https://huggingface.co/papers/2605.18864)).\n\n| setting | value |\n| --- | --- |\n{table}\n\n"
+    )
+    marker = "### Framework versions"
+    before, found, after = text.partition(marker)
+    card.text = before + section + found + after if found else f"{text}\n\n{section}"
+    card.save(path)
+
+
+def _holds_path(value) -> bool:
+    return isinstance(value, Path) or (isinstance(value, str) and ("/" in value or "\\" in value))

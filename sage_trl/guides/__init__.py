@@ -1,0 +1,91 @@
+"""Guides by name or import path. A guide of your own needs no registration: name its class in the recipe."""
+
+import inspect
+from typing import Any
+
+from ..imports import load_object, nearest
+from .base import SIGNAL_NAMES, GuideFunction, GuideSignals
+from .branch import BranchGuide
+from .random import RandomGuide
+from .schedule import CosineCycles
+from .token import TokenGuide
+
+GUIDES: dict[str, type[GuideFunction]] = {"branch": BranchGuide, "token": TokenGuide, "random": RandomGuide}
+
+__all__ = [
+    "GUIDES",
+    "BranchGuide",
+    "CosineCycles",
+    "GuideFunction",
+    "GuideSignals",
+    "RandomGuide",
+    "TokenGuide",
+    "check_guide",
+    "resolve_guide",
+]
+
+
+def resolve_guide(guide: str, guide_kwargs: dict[str, Any] | None = None) -> GuideFunction | None:
+    """
+    Builds the guide that a configuration names.
+
+    Args:
+        guide (`str`):
+            `"none"`, a built-in name, or an import path `package.module:Name` or `path/to/file.py:Name`.
+        guide_kwargs (`dict[str, Any]`, *optional*):
+            Arguments of the guide's constructor.
+
+    Returns:
+        [`GuideFunction`] or `None`: the guide, `None` for `"none"`.
+
+    Raises:
+        [`ValueError`], [`TypeError`], [`ImportError`]: with the setting, its value and what would be right.
+    """
+    guide_kwargs = guide_kwargs or {}
+    if not isinstance(guide_kwargs, dict):
+        raise TypeError(f"`guide_kwargs` is {guide_kwargs!r}; it must be a mapping of names to values.")
+    if guide == "none":
+        if guide_kwargs:
+            raise ValueError(f"`guide_kwargs` is {guide_kwargs} but `guide` is 'none'. Name a guide, or remove them.")
+        return None
+    cls = GUIDES.get(guide)
+    if cls is None:
+        if ":" not in guide:
+            known = ["none", *GUIDES]
+            raise ValueError(
+                f"`guide` is '{guide}', which is no guide of this version.{nearest(guide, known)} Choose one of "
+                f"{known}, or an import path 'package.module:ClassName' or 'path/to/file.py:ClassName'."
+            )
+        cls = load_object(guide, setting="guide")
+        if not (inspect.isclass(cls) and issubclass(cls, GuideFunction)):
+            raise TypeError(f"`guide` is '{guide}', which is {cls!r}, not a subclass of `sage_trl.GuideFunction`.")
+    return check_guide(_construct(cls, guide, guide_kwargs))
+
+
+def _construct(cls: type[GuideFunction], guide: str, guide_kwargs: dict[str, Any]) -> GuideFunction:
+    parameters = inspect.signature(cls).parameters
+    open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    known = [name for name, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    for name in guide_kwargs:
+        if name not in known and not open_ended:
+            raise ValueError(
+                f"`guide_kwargs` sets '{name}', which guide '{guide}' does not take.{nearest(name, known)} "
+                f"It takes {known}."
+            )
+    missing = [name for name in known if parameters[name].default is inspect.Parameter.empty and name not in guide_kwargs]
+    if missing:
+        raise ValueError(f"`guide_kwargs` must set {missing} for guide '{guide}'.")
+    return cls(**guide_kwargs)
+
+
+def check_guide(guide: GuideFunction) -> GuideFunction:
+    """Returns `guide` if it is a guide whose signals exist, else raises."""
+    if not isinstance(guide, GuideFunction):
+        raise TypeError(f"`guide` is {guide!r}, not an instance of a subclass of `sage_trl.GuideFunction`.")
+    for name in guide.requires:
+        if name not in SIGNAL_NAMES:
+            raise ValueError(
+                f"Guide {type(guide).__name__} requires the signal '{name}', which this run does not compute."
+                f"{nearest(name, SIGNAL_NAMES)} The signals are {list(SIGNAL_NAMES)}."
+            )
+    return guide

@@ -1,0 +1,37 @@
+"""The branch guide: loosen the anchor where the model is undecided, so that it may take other branches."""
+
+import math
+
+import torch
+
+from .base import GuideFunction, GuideSignals, check_source
+
+
+class BranchGuide(GuideFunction):
+    """
+    `q = 1 + ratio * relu(H - threshold)`, H the entropy in nats of the distribution each token was drawn from.
+
+    q depends on the state alone, not on the token: see `docs/anchor.md` for the estimators under which that matters.
+
+    Args:
+        ratio (`float`, *optional*, defaults to `0.3`):
+            Growth of q per nat above the threshold.
+        threshold (`float`, *optional*, defaults to `1.2`):
+            Entropy in nats below which a token is left alone.
+        source (`str`, *optional*, defaults to `"policy"`):
+            Whose entropy: `"policy"` or `"ref"`. The reference's comes out of the forward pass that is made anyway.
+    """
+
+    def __init__(self, ratio: float = 0.3, threshold: float = 1.2, source: str = "policy"):
+        if not math.isfinite(ratio) or ratio < 0:
+            raise ValueError(f"`ratio` is {ratio!r}; it must be a finite number of at least 0.")
+        if not math.isfinite(threshold):
+            raise ValueError(f"`threshold` is {threshold!r}; it must be a finite number of nats.")
+        self.ratio = ratio
+        self.threshold = threshold
+        self.source = check_source(source)
+        self.requires = ("entropies",) if source == "policy" else ("ref_entropies",)
+
+    def __call__(self, signals: GuideSignals) -> torch.Tensor:
+        entropies = signals.entropies if self.source == "policy" else signals.ref_entropies
+        return 1 + self.ratio * torch.relu(entropies - self.threshold)

@@ -1,0 +1,299 @@
+"""
+GRPO with a reshaped anchor. The only module that knows TRL's internals; these are the ones it relies on:
+
+- `_compute_loss(model, inputs)` calls `_get_per_token_logps_and_entropies(...)` once, which returns
+  `(logps, entropies, aux_loss)`, and reads `inputs["ref_per_token_logps"]` only after that;
+- `_generate_and_score_completions(inputs)` returns the batch, with the reference forward's log-probabilities in it as
+  `"ref_per_token_logps"`, and TRL shuffles and splits every `(B, ...)` tensor of the batch alike;
+- `_calculate_rewards(...)` returns the rewards of all processes, shape (completions, functions), whole groups in order;
+- `_metrics[mode]` collects what `log` averages; `reward_func_names`, `num_generations`, `num_generations_eval`,
+  `_tokenizer`, `_tag_names`, `_name`, `_paper`, `create_model_card`;
+- `add_fused_lm_head` patches a model to give per-token outputs.
+
+So the loss gets a shallow copy of its inputs, and the shaped anchor is written into that copy as soon as the policy's
+log-probabilities exist: no line of TRL's loss is copied and no forward pass is added. The original is left alone,
+since TRL uses it again when `num_iterations > 1`.
+"""
+
+import ast
+import inspect
+import textwrap
+
+import numpy as np
+import torch
+import trl
+from packaging.version import Version
+from trl import GRPOTrainer
+from trl.trainer.utils import add_fused_lm_head
+
+from .anchor import anchor_statistics, guide_values, shape_anchor, summarize_statistics
+from .card import describe_method
+from .config import SAGEGRPOConfig
+from .guides import GuideFunction, GuideSignals, check_guide, resolve_guide
+from .imports import nearest
+
+TESTED_TRL = ("1.16", "1.17")  # from the first, below the second; the same range stands in setup.cfg
+FORWARD = "_get_per_token_logps_and_entropies"
+REFERENCE = "ref_per_token_logps"
+
+
+class TRLContractError(RuntimeError):
+    """The installed TRL computes its loss in another way than [`SAGEGRPOTrainer`] relies on."""
+
+    def __init__(self, what_moved: str):
+        super().__init__(
+            f"TRL {trl.__version__} has moved what SAGE builds on: {what_moved} Install "
+            f"'trl>={TESTED_TRL[0]},<{TESTED_TRL[1]}', the versions that the contract test has passed on."
+        )
+
+
+class LossInputs(dict):
+    """
+    The shallow copy of a micro-batch that TRL's loss gets. The shaped anchor is written into it, and it notices a TRL
+    that reads the reference before that, or not at all.
+    """
+
+    def __init__(self, inputs: dict):
+        if REFERENCE not in inputs:
+            raise TRLContractError(f"a batch no longer has the key '{REFERENCE}' although `beta` is not 0.")
+        super().__init__(inputs)
+        self.reference: torch.Tensor = inputs[REFERENCE]
+        self.statistics: torch.Tensor | None = None
+        self.was_read = False
+
+    def __getitem__(self, key):
+        if key == REFERENCE:
+            if self.statistics is None:
+                raise TRLContractError(f"its loss reads `inputs['{REFERENCE}']` before it calls `{FORWARD}`.")
+            self.was_read = True
+        return super().__getitem__(key)
+
+    def get(self, key, default=None):
+        return self[key] if key in self else default
+
+    def shape(self, anchor: torch.Tensor, statistics: torch.Tensor) -> None:
+        if self.statistics is not None:
+            raise TRLContractError(f"its loss calls `{FORWARD}` more than once.")
+        self[REFERENCE] = anchor
+        self.statistics = statistics
+
+    def finish(self) -> torch.Tensor:
+        if self.statistics is None:
+            raise TRLContractError(f"its loss does not call `{FORWARD}`.")
+        if not self.was_read:
+            raise TRLContractError(f"its loss does not read `inputs['{REFERENCE}']`.")
+        return self.statistics
+
+
+def check_trl_contract(trainer_class: type = GRPOTrainer) -> None:
+    """
+    Reads the source of TRL's loss and raises [`TRLContractError`], naming what moved, unless it has the order of calls,
+    the key and the tuple that [`SAGEGRPOTrainer`] relies on. What it cannot see is checked again while a loss runs.
+    """
+    missing = [name for name in ("_compute_loss", FORWARD) if not hasattr(trainer_class, name)]
+    if missing:
+        raise TRLContractError(f"`{trainer_class.__name__}` has no method {missing}.")
+    tree = ast.parse(textwrap.dedent(inspect.getsource(trainer_class._compute_loss)))
+    forwards = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func) == f"self.{FORWARD}"]
+    reads = [n.lineno for n in ast.walk(tree) if isinstance(n, ast.Constant) and n.value == REFERENCE]
+    if len(forwards) != 1:
+        raise TRLContractError(f"its loss calls `{FORWARD}` {len(forwards)} times, not once.")
+    if not reads:
+        raise TRLContractError(f"its loss does not read `inputs['{REFERENCE}']`.")
+    if min(reads) < forwards[0].lineno:
+        raise TRLContractError(f"its loss reads `inputs['{REFERENCE}']` before it calls `{FORWARD}`.")
+    targets = [n.targets[0] for n in ast.walk(tree) if isinstance(n, ast.Assign) and n.value is forwards[0]]
+    if not (targets and isinstance(targets[0], ast.Tuple) and len(targets[0].elts) == 3):
+        raise TRLContractError(f"its loss does not unpack 3 values (logps, entropies, aux_loss) from `{FORWARD}`.")
+
+
+class SAGEGRPOTrainer(GRPOTrainer):
+    """
+    Trainer for SAGE: Group Relative Policy Optimization whose KL anchor is reshaped by a guide, `ref` -> `q * ref`.
+
+    Takes every argument of [`~trl.GRPOTrainer`] and one more.
+
+    Example:
+
+    ```python
+    from sage_trl import BranchGuide, SAGEGRPOConfig, SAGEGRPOTrainer
+    from sage_trl.data.countdown import make_countdown
+    from sage_trl.rewards.countdown import countdown_reward
+
+    trainer = SAGEGRPOTrainer(
+        model="examples/countdown/model",
+        reward_funcs=countdown_reward,
+        args=SAGEGRPOConfig(output_dir="outputs/branch", beta=0.05, max_completion_length=20),
+        train_dataset=make_countdown(1000),
+        guide=BranchGuide(threshold=0.7),
+    )
+    trainer.train()
+    ```
+
+    Args:
+        guide ([`GuideFunction`], *optional*):
+            The guide. If not given, it is built from `guide` and `guide_kwargs` of the configuration.
+        *args, **kwargs:
+            Arguments of [`~trl.GRPOTrainer`]; `args` is a [`SAGEGRPOConfig`].
+
+    Raises:
+        [`ValueError`], [`TypeError`], [`ImportError`]: settings that contradict each other or name what is not there.
+        [`TRLContractError`]: the installed TRL computes its loss in another way than this class relies on.
+    """
+
+    _tag_names = ["trl", "grpo", "sage"]
+    _name = "SAGE"
+    _paper = {
+        "title": "SAGE",
+        "id": "2605.18864",
+        "citation": "@inproceedings{sage2026,\n    title     = {SAGE},\n    booktitle = {ICML},\n"
+        "    year      = 2026,\n    eprint    = {arXiv:2605.18864},\n}",
+    }
+
+    def __init__(self, model, reward_funcs=None, args=None, *other_args, guide: GuideFunction | None = None, **kwargs):
+        if args is None:
+            name = model if isinstance(model, str) else model.config._name_or_path
+            args = SAGEGRPOConfig(f"{name.rstrip('/').split('/')[-1]}-SAGE")
+        if not isinstance(args, SAGEGRPOConfig):
+            raise TypeError(f"`args` is a {type(args).__name__}; SAGEGRPOTrainer takes a `sage_trl.SAGEGRPOConfig`.")
+        if guide is None:
+            guide = resolve_guide(args.guide, args.guide_kwargs)
+        else:
+            if args.guide != "none":
+                raise ValueError(
+                    f"A guide is given both as the argument `guide` ({guide!r}) and in the configuration "
+                    f"(`guide` is '{args.guide}'). Give one."
+                )
+            args.check_anchor_takes_guide(f"`guide` is {check_guide(guide)!r}")
+        if not Version(TESTED_TRL[0]) <= Version(trl.__version__) < Version(TESTED_TRL[1]):
+            check_trl_contract(GRPOTrainer)
+        self.guide = guide
+        self._loss_inputs: LossInputs | None = None  # set while TRL computes a loss
+        self._forwards: list | None = None  # set while TRL scores completions for a guide that sees ref_entropies
+        self._micro_batch = {"train": (-1, 0), "eval": (-1, 0)}  # (global step, micro-batches seen in it)
+        super().__init__(model, reward_funcs, args, *other_args, **kwargs)
+
+        pass_reward = args.pass_reward or self.reward_func_names[0]
+        if pass_reward not in self.reward_func_names:
+            raise ValueError(
+                f"`pass_reward` is '{pass_reward}', which is no reward function of this run."
+                f"{nearest(pass_reward, self.reward_func_names)} They are {self.reward_func_names}."
+            )
+        self._pass_column = self.reward_func_names.index(pass_reward)
+        if self._needs_ref_entropies and self.ref_model is not None:
+            add_fused_lm_head(
+                self.accelerator.unwrap_model(self.ref_model),
+                temperature=self.temperature,
+                cast_lm_head_to_fp32=args.cast_lm_head_to_fp32,
+                outputs=("log_probs", "entropy"),
+            )
+
+    @property
+    def _needs_ref_entropies(self) -> bool:
+        return self.guide is not None and "ref_entropies" in self.guide.requires
+
+    # The seam: the loss
+
+    def _compute_loss(self, model, inputs):
+        if self.beta == 0.0:
+            return super()._compute_loss(model, inputs)
+        self._loss_inputs = LossInputs(inputs)
+        try:
+            loss = super()._compute_loss(model, self._loss_inputs)
+            statistics = self._loss_inputs.finish()
+        finally:
+            self._loss_inputs = None
+        # One fixed-size row from every process, whatever its data
+        metrics = summarize_statistics(self.accelerator.gather(statistics))
+        for name, value in metrics.items():
+            self._metrics[self._mode][f"sage/{name}"].append(value)
+        return loss
+
+    def _get_per_token_logps_and_entropies(self, *args, **kwargs):
+        if self._forwards is not None:
+            kwargs["compute_entropy"] = True
+        outputs = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        if len(outputs) != 3:
+            raise TRLContractError(
+                f"TRL's `_get_per_token_logps_and_entropies` returned {len(outputs)} values, not the 3 "
+                "(logps, entropies, aux_loss) it is known to return."
+            )
+        if self._loss_inputs is not None:
+            self._shape_anchor(self._loss_inputs, logps=outputs[0], entropies=outputs[1])
+        elif self._forwards is not None:
+            self._forwards.append(outputs[:2])
+        return outputs
+
+    def _shape_anchor(self, inputs: LossInputs, logps: torch.Tensor, entropies: torch.Tensor) -> None:
+        mask = inputs["completion_mask"]
+        if "tool_mask" in inputs:
+            mask = mask * inputs["tool_mask"]
+        if self.guide is None:
+            values = q = torch.ones(mask.shape, dtype=torch.float32, device=mask.device)
+        else:
+            values = guide_values(
+                self.guide,
+                GuideSignals(
+                    policy_logps=logps,
+                    ref_logps=inputs.reference,
+                    mask=mask,
+                    entropies=entropies,
+                    ref_entropies=inputs.get("ref_entropies"),
+                    completion_ids=inputs["completion_ids"],
+                    prompt_ids=inputs["prompt_ids"],
+                    advantages=inputs["advantages"],
+                    tokenizer=self._tokenizer,
+                    step=self.state.global_step,
+                    max_steps=max(1, self.state.max_steps),
+                    generator=self._noise_generator(),
+                ),
+            )
+            q = values.clamp(self.args.q_min, self.args.q_max)
+        statistics = anchor_statistics(logps, inputs.reference, mask, values, q)
+        inputs.shape(shape_anchor(inputs.reference, q), statistics)
+
+    def _noise_generator(self) -> torch.Generator:
+        # Derived from where the run stands, never drawn from a global generator: a resumed run repeats an
+        # uninterrupted one, and evaluation has a stream of its own.
+        step, seen = self._micro_batch[self._mode]
+        seen = seen + 1 if step == self.state.global_step else 0
+        self._micro_batch[self._mode] = (self.state.global_step, seen)
+        entropy = (self.args.seed, self.state.global_step, seen, self.accelerator.process_index, self._mode == "eval")
+        seed = int(np.random.SeedSequence([int(part) for part in entropy]).generate_state(1, np.uint64)[0] >> 1)
+        return torch.Generator(device=self.accelerator.device).manual_seed(seed)
+
+    @property
+    def _mode(self) -> str:
+        return "train" if self.model.training else "eval"
+
+    # Scoring of completions
+
+    def _generate_and_score_completions(self, inputs):
+        if not self._needs_ref_entropies:
+            return super()._generate_and_score_completions(inputs)
+        self._forwards = []
+        try:
+            batch = super()._generate_and_score_completions(inputs)
+            # The reference forward is the one whose log-probabilities TRL put into the batch
+            entropies = [entropy for logps, entropy in self._forwards if logps is batch[REFERENCE]]
+        finally:
+            self._forwards = None
+        if len(entropies) != 1:
+            raise TRLContractError(f"TRL's `{REFERENCE}` did not come out of one forward pass of the reference.")
+        batch["ref_entropies"] = entropies[0]
+        return batch
+
+    def _calculate_rewards(self, *args, **kwargs):
+        rewards = super()._calculate_rewards(*args, **kwargs)
+        num_generations = self.num_generations if self._mode == "train" else self.num_generations_eval
+        correct = rewards[:, self._pass_column] > self.args.pass_threshold
+        group_pass = correct.view(-1, num_generations).any(dim=1).float().mean()
+        self._metrics[self._mode]["sage/group_pass"].append(group_pass.item())
+        return rewards
+
+    # Publishing
+
+    def create_model_card(self, model_name=None, dataset_name=None, tags=None):
+        super().create_model_card(model_name=model_name, dataset_name=dataset_name, tags=tags)
+        if self.is_world_process_zero():
+            describe_method(self.args, self.guide)
