@@ -17,7 +17,17 @@ _EXPORTS = {
     "evaluate_guide": "anchor",
 }
 
-__all__ = ["__version__", *_EXPORTS]
+__all__ = [
+    "BranchGuide",
+    "GuideFunction",
+    "GuideSignals",
+    "RandomGuide",
+    "SAGEGRPOConfig",
+    "SAGEGRPOTrainer",
+    "TokenGuide",
+    "__version__",
+    "evaluate_guide",
+]
 
 if TYPE_CHECKING:
     from .anchor import evaluate_guide

@@ -112,7 +112,7 @@ def anchor_statistics(
 
 def summarize_statistics(rows: torch.Tensor) -> dict[str, float]:
     """
-    Metrics from the rows of [`anchor_statistics`] of all processes. Shape `(P, 9)`. Without a valid token they are NaN.
+    Metrics from the rows of [`anchor_statistics`] of all processes, shape `(P, 9)`. NaN without a valid token.
     """
     rows = rows.cpu().double()
     tokens, q_sum, active, clamped, log_q_sum, kl_sum, completions = rows[:, :7].sum(0)

@@ -5,7 +5,7 @@ GRPO with a reshaped anchor. The only module that knows TRL's internals; these a
   `(logps, entropies, aux_loss)`, and reads `inputs["ref_per_token_logps"]` only after that;
 - `_generate_and_score_completions(inputs)` returns the batch, with the reference forward's log-probabilities in it as
   `"ref_per_token_logps"`, and TRL shuffles and splits every `(B, ...)` tensor of the batch alike;
-- `_calculate_rewards(...)` returns the rewards of all processes, shape (completions, functions), whole groups in order;
+- `_calculate_rewards(...)` returns all processes' rewards, shape (completions, functions), whole groups in order;
 - `_metrics[mode]` collects what `log` averages; `reward_func_names`, `num_generations`, `num_generations_eval`,
   `_tokenizer`, `_tag_names`, `_name`, `_paper`, `create_model_card`;
 - `add_fused_lm_head` patches a model to give per-token outputs.
@@ -87,8 +87,9 @@ class LossInputs(dict):
 
 def check_trl_contract(trainer_class: type = GRPOTrainer) -> None:
     """
-    Reads the source of TRL's loss and raises [`TRLContractError`], naming what moved, unless it has the order of calls,
-    the key and the tuple that [`SAGEGRPOTrainer`] relies on. What it cannot see is checked again while a loss runs.
+    Reads the source of TRL's loss and raises [`TRLContractError`], naming what moved, unless it has the order of
+    calls, the key and the tuple that [`SAGEGRPOTrainer`] relies on. What it cannot see is checked again while a loss
+    runs.
     """
     missing = [name for name in ("_compute_loss", FORWARD) if not hasattr(trainer_class, name)]
     if missing:

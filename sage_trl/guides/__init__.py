@@ -72,7 +72,9 @@ def _construct(cls: type[GuideFunction], guide: str, guide_kwargs: dict[str, Any
                 f"`guide_kwargs` sets '{name}', which guide '{guide}' does not take.{nearest(name, known)} "
                 f"It takes {known}."
             )
-    missing = [name for name in known if parameters[name].default is inspect.Parameter.empty and name not in guide_kwargs]
+    missing = [
+        name for name in known if parameters[name].default is inspect.Parameter.empty and name not in guide_kwargs
+    ]
     if missing:
         raise ValueError(f"`guide_kwargs` must set {missing} for guide '{guide}'.")
     return cls(**guide_kwargs)

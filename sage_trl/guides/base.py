@@ -68,9 +68,7 @@ class GuideSignals:
                 "The guide draws noise, but `generator` of its signals is None, and a guide never touches a global "
                 "generator. Set `generator=torch.Generator().manual_seed(...)`."
             )
-        noise = sampler(
-            self.mask.shape, generator=self.generator, device=self.generator.device, dtype=torch.float32
-        )
+        noise = sampler(self.mask.shape, generator=self.generator, device=self.generator.device, dtype=torch.float32)
         return noise.to(self.mask.device)
 
     def prepared(self) -> "GuideSignals":
@@ -111,8 +109,8 @@ class GuideFunction:
                 What is known about the micro-batch.
 
         Returns:
-            `torch.Tensor` of shape `(B, T)`: q, finite and positive wherever `signals.mask` is true. 1 leaves a token's
-            anchor as it is.
+            `torch.Tensor` of shape `(B, T)`: q, finite and positive wherever `signals.mask` is true. 1 leaves a
+            token's anchor as it is.
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement `__call__(self, signals)`.")
 
