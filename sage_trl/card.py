@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from huggingface_hub import ModelCard
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
 
 from . import __version__
 
@@ -47,6 +49,35 @@ def describe_method(args: "SAGEGRPOConfig", guide: "GuideFunction | None") -> No
     before, found, after = text.partition(marker)
     card.text = before + section + found + after if found else f"{text}\n\n{section}"
     card.save(path)
+
+
+def drop_local_base(folder: str | Path) -> None:
+    """
+    Takes a base model that is a local folder out of the card in `folder`, where PEFT writes it whatever it is.
+
+    Args:
+        folder (`str` or `Path`):
+            A folder that a model or adapter was saved to. Nothing happens where it holds no card.
+    """
+    path = Path(folder) / "README.md"
+    if not path.is_file():
+        return
+    card = ModelCard.load(path)
+    if card.data.base_model is None or not _is_local(card.data.base_model):
+        return
+    card.data.base_model = None
+    card.data.tags = [tag for tag in card.data.tags or [] if not tag.startswith("base_model:")]
+    card.save(path)
+
+
+def _is_local(model_name: str) -> bool:
+    if Path(model_name).exists():
+        return True
+    try:
+        validate_repo_id(model_name)
+    except HFValidationError:
+        return True
+    return False
 
 
 def _holds_path(value) -> bool:

@@ -7,7 +7,7 @@ GRPO with a reshaped anchor. The only module that knows TRL's internals; these a
   `"ref_per_token_logps"`, and TRL shuffles and splits every `(B, ...)` tensor of the batch alike;
 - `_calculate_rewards(...)` returns all processes' rewards, shape (completions, functions), whole groups in order;
 - `_metrics[mode]` collects what `log` averages; `reward_func_names`, `num_generations`, `num_generations_eval`,
-  `_tokenizer`, `_tag_names`, `_name`, `_paper`, `create_model_card`;
+  `_tokenizer`, `_tag_names`, `_name`, `_paper`, `create_model_card`, and transformers' `_save`;
 - `add_fused_lm_head` patches a model to give per-token outputs.
 
 So the loss gets a shallow copy of its inputs, and the shaped anchor is written into that copy as soon as the policy's
@@ -27,7 +27,7 @@ from trl import GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
 from .anchor import anchor_statistics, guide_values, shape_anchor, summarize_statistics
-from .card import describe_method
+from .card import describe_method, drop_local_base
 from .config import SAGEGRPOConfig
 from .guides import GuideFunction, GuideSignals, check_guide, resolve_guide
 from .imports import nearest
@@ -298,3 +298,8 @@ class SAGEGRPOTrainer(GRPOTrainer):
         super().create_model_card(model_name=model_name, dataset_name=dataset_name, tags=tags)
         if self.is_world_process_zero():
             describe_method(self.args, self.guide)
+
+    def _save(self, output_dir=None, state_dict=None):
+        super()._save(output_dir, state_dict)
+        if self.args.should_save:
+            drop_local_base(output_dir or self.args.output_dir)
