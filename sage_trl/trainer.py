@@ -7,7 +7,8 @@ GRPO with a reshaped anchor. The only module that knows TRL's internals; these a
   `"ref_per_token_logps"`, and TRL shuffles and splits every `(B, ...)` tensor of the batch alike;
 - `_calculate_rewards(...)` returns all processes' rewards, shape (completions, functions), whole groups in order;
 - `_metrics[mode]` collects what `log` averages; `reward_func_names`, `num_generations`, `num_generations_eval`,
-  `_tokenizer`, `_tag_names`, `_name`, `_paper`, `create_model_card`, and transformers' `_save`;
+  `_tokenizer`, `_tag_names`, `_name`, `_paper`, `create_model_card`, and transformers'
+  `_save`, `end`, `model_wrapped`;
 - `add_fused_lm_head` patches a model to give per-token outputs.
 
 So the loss gets a shallow copy of its inputs, and the shaped anchor is written into that copy as soon as the policy's
@@ -145,10 +146,16 @@ class SAGEGRPOTrainer(GRPOTrainer):
     _tag_names = ["trl", "grpo", "sage"]
     _name = "SAGE"
     _paper = {
-        "title": "SAGE",
+        "title": "SAGE: Shaping Anchors for Guided Exploration in RLVR of LLMs",
         "id": "2605.18864",
-        "citation": "@inproceedings{sage2026,\n    title     = {SAGE},\n    booktitle = {ICML},\n"
-        "    year      = 2026,\n    eprint    = {arXiv:2605.18864},\n}",
+        "citation": textwrap.dedent("""\
+            @inproceedings{lee2026sage,
+                title     = {{SAGE: Shaping Anchors for Guided Exploration in RLVR of LLMs}},
+                author    = {Chanuk Lee and Minki Kang and Sung Ju Hwang},
+                year      = 2026,
+                booktitle = {ICML},
+                eprint    = {arXiv:2605.18864},
+            }"""),
     }
 
     def __init__(self, model, reward_funcs=None, args=None, *other_args, guide: GuideFunction | None = None, **kwargs):
@@ -303,3 +310,10 @@ class SAGEGRPOTrainer(GRPOTrainer):
         super()._save(output_dir, state_dict)
         if self.args.should_save:
             drop_local_base(output_dir or self.args.output_dir)
+
+    def end(self):
+        # A reducer of DDP that is dropped after the process group joins gloo's thread while holding the GIL, for which
+        # that thread may be waiting: a process then hangs at its very end. So the wrapped model goes first.
+        self.model_wrapped = self.model
+        self.accelerator.free_memory()
+        super().end()

@@ -1,4 +1,4 @@
-"""The branch guide: loosen the anchor where the model is undecided, so that it may take other branches."""
+"""The branch guide: a stronger anchor where the model is undecided, so that its branches are not cut off."""
 
 import math
 

@@ -1,0 +1,42 @@
+"""Two processes through accelerate: groups span both, noise differs between them, and no data can hang one."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+SCRIPT = Path(__file__).parent / "train_two.py"
+
+
+CONFIG = ROOT / "recipes" / "accelerate_configs" / "ddp.yaml"  # the run itself asks for the CPU
+
+
+def launch(output_dir, kind):
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(CONFIG)]
+    command += ["--main_process_port", "0", str(SCRIPT), str(output_dir), kind]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    # A rank that waits for another forever is what this would show: hence the limit
+    result = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
+    assert result.returncode == 0, result.stderr[-3000:]
+    return [json.loads((output_dir / f"rank{rank}.json").read_text()) for rank in (0, 1)]
+
+
+def test_two_steps_with_groups_that_span_both(tmp_path):
+    first, second = launch(tmp_path, "ordinary")
+    assert first["checksum"] == second["checksum"]  # the ranks hold one model
+    assert len(first["seeds"]) == 4 and not set(first["seeds"]) & set(second["seeds"])
+    assert len(first["logs"]) == 2
+    for entry in first["logs"]:
+        assert (
+            0 < entry["sage/active_frac"] <= 1 and entry["sage/q_min"] <= entry["sage/q_mean"] <= entry["sage/q_max"]
+        )
+        assert entry["sage/group_pass"] in (0.0, 0.5, 1.0)  # two prompts a step
+
+
+def test_a_rank_with_nothing_valid_hangs_nobody(tmp_path):
+    first, second = launch(tmp_path, "empty")
+    assert first["checksum"] == second["checksum"]
+    assert all(math.isfinite(entry["sage/q_mean"]) for entry in first["logs"])
