@@ -10,7 +10,7 @@ TORCH ?= torch==2.13.0
 #   make test TESTARGS="tests/guides -x"
 TESTARGS ?=
 
-MIN_PYTHON := 3.11
+MIN_PYTHON := 3.10
 VENV_PYTHON := .venv/bin/python
 # How the .venv is kept: it is complete when this file is younger than what it was installed from.
 INSTALLED := .venv/.installed
@@ -48,7 +48,7 @@ $(VENV_PYTHON):
 	@command -v "$(PYTHON)" > /dev/null || { \
 		echo 'There is no "$(PYTHON)". Name a Python of at least $(MIN_PYTHON): make $(MAKECMDGOALS) PYTHON=/path/to/python' >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < tuple(map(int, "$(MIN_PYTHON)".split("."))))' || { \
-		echo '"$(PYTHON)" is '"$$("$(PYTHON)" --version)"', and TRL 1.16 needs at least $(MIN_PYTHON): make $(MAKECMDGOALS) PYTHON=/path/to/python' >&2; exit 1; }
+		echo '"$(PYTHON)" is '"$$("$(PYTHON)" --version)"', and sage-trl needs at least $(MIN_PYTHON): make $(MAKECMDGOALS) PYTHON=/path/to/python' >&2; exit 1; }
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2> /dev/null || { \
 		echo '"$(PYTHON)" cannot make virtual environments: its venv or ensurepip module is missing. On Debian and Ubuntu' >&2; \
 		echo 'install the package python3-venv, or name another Python: make $(MAKECMDGOALS) PYTHON=/path/to/python' >&2; exit 1; }

@@ -28,7 +28,9 @@ def test_branch_from_the_reference_reads_its_entropies():
 
 
 @pytest.mark.parametrize(
-    ("weights", "single"), [(minmax_weights, 0.0), (rank_weights, 0.0), (zscore_weights, 0.5)], ids=lambda v: str(v)
+    ("weights", "single"),
+    [(minmax_weights, 0.0), (rank_weights, 0.0), (zscore_weights, 0.5)],
+    ids=lambda value: getattr(value, "__name__", value),
 )
 def test_rows_of_none_one_and_equal_values(weights, single):
     values = torch.tensor([[3.3, 1.0, 2.0], [3.3, 9.0, 9.0], [3.3, 3.3, 3.3]])
