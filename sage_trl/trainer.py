@@ -9,6 +9,9 @@ GRPO with a reshaped anchor. The only module that knows TRL's internals; these a
 - `_metrics[mode]` collects what `log` averages; `reward_func_names`, `num_generations`, `num_generations_eval`,
   `_tokenizer`, `_tag_names`, `_name`, `_paper`, `create_model_card`, and transformers'
   `_save`, `end`, `model_wrapped`;
+- `_step` counts micro-batches and `_buffered_inputs` holds the completions until they are used up; transformers saves
+  and loads a run's place by `_save_rng_state` and `_load_rng_state`, and sums its loss in `_tr_loss`,
+  `_total_loss_scalar` and `_globalstep_last_logged`;
 - `add_fused_lm_head` (from 1.15 on) says which per-token outputs a model gives.
 
 So the loss gets a shallow copy of its inputs, and the shaped anchor is written into that copy as soon as the policy's
@@ -19,10 +22,12 @@ since TRL uses it again when `num_iterations > 1`.
 import ast
 import inspect
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import torch
 import trl
+from accelerate.logging import get_logger
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from trl import GRPOTrainer
@@ -37,6 +42,9 @@ from .imports import nearest
 TESTED_TRL = SpecifierSet(">=1.14.2,!=1.15.0,<1.17")
 FORWARD = "_get_per_token_logps_and_entropies"
 REFERENCE = "ref_per_token_logps"
+REFERENCE_FILE = "sage_reference.pt"  # a synced reference, in a checkpoint
+
+logger = get_logger(__name__)
 
 
 class TRLContractError(RuntimeError):
@@ -302,6 +310,60 @@ class SAGEGRPOTrainer(GRPOTrainer):
         group_pass = correct.view(-1, num_generations).any(dim=1).float().mean()
         self._metrics[self._mode]["sage/group_pass"].append(group_pass.item())
         return rewards
+
+    # Resuming
+
+    def _save_rng_state(self, output_dir):
+        super()._save_rng_state(output_dir)
+        state = {
+            "world_size": self.accelerator.num_processes,
+            "step": self._step,
+            "micro_batch": self._micro_batch["train"],
+            "metrics": dict(self._metrics["train"]),
+            "loss": (self._tr_loss, self._total_loss_scalar, self._globalstep_last_logged),
+            # Between two generations the completions are half used up
+            "batches": self._buffered_inputs if self._step % self._generate_every else None,
+        }
+        torch.save(state, self._run_state_file(output_dir))
+        if self.args.sync_ref_model:
+            reference = self.accelerator.get_state_dict(self.ref_model)
+            if self.args.should_save:
+                torch.save(reference, Path(output_dir) / REFERENCE_FILE)
+        # The main process writes trainer_state.json next, which says that everything is there
+        self.accelerator.wait_for_everyone()
+
+    def _load_rng_state(self, checkpoint):
+        super()._load_rng_state(checkpoint)
+        if checkpoint is None:
+            return
+        file = self._run_state_file(checkpoint)
+        if not file.is_file():
+            logger.warning(f"{checkpoint} was not saved by {type(self).__name__}: completions are generated anew.")
+            return
+        state = torch.load(file, map_location=self.accelerator.device, weights_only=True)
+        if state["world_size"] != self.accelerator.num_processes:
+            logger.warning(
+                f"{checkpoint} was saved by {state['world_size']} processes and is gone on from by "
+                f"{self.accelerator.num_processes}: completions are generated anew."
+            )
+            return
+        self._step = state["step"]
+        self._micro_batch["train"] = tuple(state["micro_batch"])
+        self._metrics["train"].update(state["metrics"])
+        self._tr_loss, self._total_loss_scalar, self._globalstep_last_logged = state["loss"]
+        self._buffered_inputs = state["batches"]
+        if self.args.sync_ref_model:
+            reference = torch.load(
+                Path(checkpoint) / REFERENCE_FILE, map_location=self.accelerator.device, weights_only=True
+            )
+            self.accelerator.unwrap_model(self.ref_model).load_state_dict(reference)
+
+    @property
+    def _generate_every(self) -> int:
+        return self.args.steps_per_generation * self.num_iterations
+
+    def _run_state_file(self, folder) -> Path:
+        return Path(folder) / f"sage_state_{self.accelerator.process_index}.pt"
 
     # Publishing
 

@@ -1,0 +1,94 @@
+"""Checkpoints on disk: which are whole, and which of them a run goes on from.
+
+A checkpoint's `trainer_state.json` is its last file, written when those of all processes are. So a checkpoint is whole
+if that file can be read and none of the others was cut short, as by a disk that filled up or a copy that broke off.
+"""
+
+import json
+import logging
+import struct
+import zipfile
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+
+def resolve_resume(resume_from_checkpoint: str | bool | None, output_dir: str | Path) -> str | None:
+    """
+    The checkpoint that a run goes on from.
+
+    Args:
+        resume_from_checkpoint (`str`, `bool` or `None`):
+            A checkpoint's folder; `True` or `"true"` for the newest whole one of `output_dir`; `"auto"` for the same,
+            or a fresh start where there is none; `None`, `False` or `"false"` for a fresh start.
+        output_dir (`str` or `Path`):
+            The run's output folder.
+
+    Returns:
+        `str` or `None`: the folder, `None` for a fresh start.
+
+    Raises:
+        [`FileNotFoundError`], [`ValueError`]: there is no such checkpoint, or the one that was named is torn.
+    """
+    setting = str(resume_from_checkpoint).lower()
+    if setting in ("none", "false"):
+        return None
+    if setting in ("true", "auto"):
+        newest = newest_checkpoint(output_dir)
+        if newest is None and setting == "true":
+            raise FileNotFoundError(
+                f"`resume_from_checkpoint` is true, but '{output_dir}' holds no whole checkpoint. Set it to 'auto' to "
+                "start afresh in that case."
+            )
+        return None if newest is None else str(newest)
+    folder = Path(resume_from_checkpoint)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"`resume_from_checkpoint` is '{folder}', and there is no such folder.")
+    reason = why_torn(folder)
+    if reason:
+        raise ValueError(f"`resume_from_checkpoint` is '{folder}', which is torn: {reason}. Set it to 'auto'.")
+    return str(folder)
+
+
+def newest_checkpoint(output_dir: str | Path) -> Path | None:
+    """The whole checkpoint of most steps in a folder. Torn ones that come before it are skipped, with a warning."""
+    folders = [folder for folder in Path(output_dir).glob("checkpoint-*") if folder.name[11:].isdecimal()]
+    for folder in sorted(folders, key=lambda folder: int(folder.name[11:]), reverse=True):
+        reason = why_torn(folder)
+        if reason is None:
+            return folder
+        logger.warning(f"Skipping the torn checkpoint {folder}: {reason}.")
+    return None
+
+
+def why_torn(folder: str | Path) -> str | None:
+    """Why a checkpoint cannot be gone on from, or `None` if it is whole."""
+    folder = Path(folder)
+    state = folder / "trainer_state.json"
+    if not state.is_file():
+        return "it has no trainer_state.json, the file that is written last"
+    try:
+        json.loads(state.read_text(encoding="utf-8"))
+    except ValueError:
+        return "its trainer_state.json is cut short"
+    for file in sorted(folder.rglob("*")):
+        if file.suffix == ".safetensors" and not _is_whole_safetensors(file):
+            return f"its {file.relative_to(folder)} is cut short"
+        if file.suffix in (".pt", ".pth") and not zipfile.is_zipfile(file):
+            return f"its {file.relative_to(folder)} is cut short"
+    return None
+
+
+def _is_whole_safetensors(file: Path) -> bool:
+    """Whether a file has the length that its header gives: 8 bytes of the header's size, the header, the tensors."""
+    with file.open("rb") as stream:
+        prefix = stream.read(8)
+        if len(prefix) < 8:
+            return False
+        (size,) = struct.unpack("<Q", prefix)
+        header = stream.read(size)
+    if len(header) < size:
+        return False
+    entries = json.loads(header)
+    end = max((entry["data_offsets"][1] for name, entry in entries.items() if name != "__metadata__"), default=0)
+    return file.stat().st_size == 8 + size + end

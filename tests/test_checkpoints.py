@@ -1,0 +1,67 @@
+"""Which checkpoint a run goes on from: the newest whole one, and never a torn one."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from sage_trl.checkpoints import newest_checkpoint, resolve_resume, why_torn
+
+
+def make_checkpoint(folder):
+    folder.mkdir(parents=True)
+    save_file({"w": torch.ones(3), "b": torch.ones(2)}, folder / "model.safetensors")
+    torch.save({"state": torch.ones(3)}, folder / "optimizer.pt")
+    (folder / "trainer_state.json").write_text(json.dumps({"global_step": 1}))
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path):
+    for step in (2, 9, 10):
+        make_checkpoint(tmp_path / f"checkpoint-{step}")
+    (tmp_path / "checkpoint-best").mkdir()
+    return tmp_path
+
+
+def tear(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def test_the_newest_counts_by_steps(run):
+    assert newest_checkpoint(run).name == "checkpoint-10"
+    assert resolve_resume("auto", run) == resolve_resume(True, run) == resolve_resume("true", run)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "trainer_state.json"])
+def test_a_torn_file_is_noticed_and_the_checkpoint_skipped(run, name, caplog):
+    tear(run / "checkpoint-10" / name)
+    assert name in why_torn(run / "checkpoint-10")
+    assert newest_checkpoint(run).name == "checkpoint-9"
+    assert "Skipping the torn checkpoint" in caplog.text and name in caplog.text
+    with pytest.raises(ValueError, match=f"checkpoint-10', which is torn: its {name}.*Set it to 'auto'"):
+        resolve_resume(str(run / "checkpoint-10"), run)
+
+
+@pytest.mark.parametrize("size", [0, 4, 20])
+def test_a_safetensors_file_cut_in_its_header(run, size):
+    file = run / "checkpoint-10" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:size])
+    assert "model.safetensors is cut short" in why_torn(run / "checkpoint-10")
+
+
+def test_a_checkpoint_without_its_last_file(run):
+    (run / "checkpoint-10" / "trainer_state.json").unlink()
+    assert "has no trainer_state.json" in why_torn(run / "checkpoint-10")
+
+
+def test_where_there_is_none(tmp_path):
+    assert resolve_resume("auto", tmp_path) is None
+    assert (
+        resolve_resume(None, tmp_path) is resolve_resume("false", tmp_path) is resolve_resume(False, tmp_path) is None
+    )
+    with pytest.raises(FileNotFoundError, match="holds no whole checkpoint.*'auto'"):
+        resolve_resume("true", tmp_path)
+    with pytest.raises(FileNotFoundError, match="there is no such folder"):
+        resolve_resume(str(tmp_path / "checkpoint-3"), tmp_path)
