@@ -57,10 +57,7 @@ def test_a_checkpoint_without_its_last_file(run):
 
 
 def test_where_there_is_none(tmp_path):
-    assert resolve_resume("auto", tmp_path) is None
-    assert (
-        resolve_resume(None, tmp_path) is resolve_resume("false", tmp_path) is resolve_resume(False, tmp_path) is None
-    )
+    assert all(resolve_resume(setting, tmp_path) is None for setting in ("auto", None, False, "false"))
     with pytest.raises(FileNotFoundError, match="holds no whole checkpoint.*'auto'"):
         resolve_resume("true", tmp_path)
     with pytest.raises(FileNotFoundError, match="there is no such folder"):

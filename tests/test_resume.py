@@ -1,9 +1,10 @@
-"""A run that is stopped and resumed repeats an uninterrupted one to the bit: weights, noise, data order and metrics."""
+"""A resumed run repeats an uninterrupted one to the bit: weights, noise, data order and metrics."""
 
 import json
 
 import pytest
 import torch
+from datasets import Dataset
 from peft import LoraConfig
 from support import assert_same_bits, build_trainer, weights
 
@@ -21,12 +22,7 @@ KINDS = {
     "between logs": {"logging_steps": 2},
     "synced reference": {"sync_ref_model": True, "ref_model_sync_steps": 2, "ref_model_mixup_alpha": 0.5},
     "second epoch": {"max_steps": 10, "save_steps": 7},
-    "evaluated": {
-        "steps_per_generation": 4,
-        "eval_strategy": "steps",
-        "eval_steps": 2,
-        "per_device_eval_batch_size": 4,
-    },
+    "evaluated": {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 4},
 }
 
 
@@ -41,8 +37,6 @@ def logged(trainer):
 def test_resumed_is_uninterrupted(kind, tmp_path):
     settings = RUN | KINDS[kind]
     if "eval_strategy" in settings:
-        from datasets import Dataset
-
         settings["eval_dataset"] = Dataset.from_dict({"prompt": ["a", "b"]})
     whole = build_trainer(tmp_path, **settings)
     whole.train()

@@ -23,10 +23,7 @@ def main(output_dir: str, kind: str):
     trainer.train(resume_from_checkpoint=resolve_resume("auto", Path(output_dir) / "run"))
     if trainer.is_world_process_zero():
         model = trainer.accelerator.unwrap_model(trainer.model)
-        save_file(
-            {name: value.contiguous().clone() for name, value in weights(model).items()},
-            f"{output_dir}/final.safetensors",
-        )
+        save_file(weights(model), f"{output_dir}/final.safetensors")
         (Path(output_dir) / "history.json").write_text(json.dumps(trainer.state.log_history))
     trainer.end()
 
