@@ -1,13 +1,15 @@
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from datasets import Dataset, DatasetDict
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from sage_trl.data.countdown import make_countdown
-from sage_trl.data.load import check_problems, load_problems, load_task
-from sage_trl.train import build_trainer, fit, make_parser, run
+from sage_trl.data.load import load_task
+from sage_trl.data.prompts import load_prompt_format
+from sage_trl.rewards import REWARDS
+from sage_trl.train import build_trainer, find_unreadable, fit, make_parser, run
 
 ROOT = Path(__file__).parents[1]
 MODEL = str(ROOT / "examples" / "countdown" / "model")
@@ -15,6 +17,13 @@ RECIPE = str(ROOT / "recipes" / "countdown" / "sage_branch.yaml")
 SMALL = [
     *("--model_name_or_path", MODEL, "--per_device_train_batch_size", "8", "--num_generations", "4"),
     *("--max_steps", "2", "--task_kwargs", '{"num_rows": 20}', "--use_cpu", "true"),
+]
+DATA = ["--dataset_name", "problems.jsonl", "--reward_funcs", "format_boxed"]
+ON_GOLDEN = [
+    *("--model_name_or_path", str(ROOT / "tests" / "golden" / "model"), "--use_cpu", "true", "--bf16", "false"),
+    *("--report_to", "none", "--max_steps", "1"),
+    *("--per_device_train_batch_size", "2", "--num_generations", "2", "--max_completion_length", "4"),
+    *("--save_steps", "1"),
 ]
 
 
@@ -49,11 +58,62 @@ def test_a_recipe_trains_and_saves_a_model_that_loads(tmp_path):
     assert any("eval_reward" in row for row in log)
     assert AutoModelForCausalLM.from_pretrained(tmp_path).num_parameters() == 408_576
     assert AutoTokenizer.from_pretrained(tmp_path).eos_token == "<|end|>"
+    assert json.loads((tmp_path / "sage_prompt.json").read_text()) == {"prompt_format": None}
 
 
 def test_lora_trains_through_the_model_settings(tmp_path):
     run(["--config", RECIPE, *SMALL, "--output_dir", str(tmp_path), "--use_peft", "--lora_r", "4"])
     assert json.loads((tmp_path / "adapter_config.json").read_text())["r"] == 4
+
+
+def test_a_file_of_problems_trains_and_the_folder_says_in_which_format(tmp_path, capsys):
+    file = tmp_path / "problems.jsonl"
+    file.write_text('{"question": "What is 1 + 1?", "answer": "1+1 = 2\\n#### 2"}\n' * 4 + '{"question": ""}\n')
+    arguments = ["--dataset_name", str(file), "--reward_funcs", "format_boxed", "--prompt_format", "qwen-math"]
+    run([*arguments, *ON_GOLDEN, "--output_dir", str(tmp_path / "run"), "--use_peft"])
+    output = capsys.readouterr().out
+    assert f"{file}: 5 rows read, 4 kept, 1 dropped; problems from 'question', answers from 'answer'" in output
+    assert "dropped 1: the problem is missing or empty (line 5)" in output
+    assert load_prompt_format(tmp_path / "run") == "qwen-math"
+    assert load_prompt_format(tmp_path / "run" / "checkpoint-1") == "qwen-math"
+
+
+def test_a_broken_file_ends_in_one_report_and_exit_code_2(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(
+        "sage_trl.train.find_unreadable",
+        lambda rewards: lambda answers: [i for i, answer in enumerate(answers) if "?" in answer],
+    )
+    file = str(ROOT / "tests" / "data" / "broken.jsonl")
+    arguments = ["--dataset_name", file, "--reward_funcs", "format_boxed", "--prompt_format", "qwen-math"]
+    with pytest.raises(SystemExit) as end:
+        run([*arguments, *ON_GOLDEN, "--output_dir", str(tmp_path / "run"), "--max_prompt_length", "900"])
+    assert end.value.code == 2
+    report = capsys.readouterr().err.splitlines()[-15:]
+    assert report == [
+        f"{file}: 20 rows read, 5 kept, 13 dropped; problems from 'question', answers from 'answer'",
+        "  unreadable: line 14 Expecting ',' delimiter at character 50",
+        "  unreadable: line 15 is no JSON object",
+        "  dropped 3: the problem is missing or empty (lines 2, 3, 4)",
+        "  dropped 1: the problem is not text (line 8)",
+        "  dropped 1: the problem is not valid Unicode (line 18)",
+        "  dropped 4: the answer is missing or empty (lines 5, 6, 7, 19)",
+        "  dropped 1: the answer is not text (line 9)",
+        "  dropped 1: the worked solution has no final answer: no box, no #### (line 17)",
+        "  dropped 1: the math reward cannot read the answer (line 16)",
+        "  dropped 1: the prompt is longer than `max_prompt_length` = 900 tokens (longest: 991) (line 12)",
+        "  warning 1: the model's own markup in the problem, broken by a space (line 13)",
+        "  warning 1: the problem stands there before, with the same answer (line 10)",
+        "  warning 1: the problem stands there before, with another answer (line 11)",
+        f"sage-trl: error: '{file}' cannot be read: line 14 Expecting ',' delimiter at character 50, the first of 2 "
+        "such.",
+    ]
+
+
+def test_golds_are_checked_for_the_math_reward_alone(monkeypatch):
+    monkeypatch.setitem(REWARDS, "judge", "sage_trl.rewards.math:math_reward")
+    monkeypatch.setitem(sys.modules, "sage_trl.rewards.math", SimpleNamespace(unreadable=len))
+    assert find_unreadable(["format_boxed", "my.module:reward"]) is None
+    assert find_unreadable(["format_boxed", "judge"]) is len
 
 
 def test_the_command_line_wins_over_the_recipe():
@@ -100,6 +160,14 @@ def test_a_malformed_recipe_is_refused(capsys, tmp_path, text, message):
         (["--config", RECIPE, "--dataset_name", "a/b"], "give exactly one of them"),
         (["--reward_funcs", "countdown"], "`task` is None and `dataset_name` is None"),
         (["--task", "countdown"], "`reward_funcs` is empty"),
+        (["--config", RECIPE, "--prompt_format", "r1"], "task 'countdown' has prompts of its own"),
+        ([*DATA, "--prompt_format", "r2"], "Did you mean 'r1'?"),
+        (
+            [*DATA, "--prompt_format", "r1", "--reward_funcs", "format_tags"],
+            "rewards the form of `prompt_format` 'tags'",
+        ),
+        ([*DATA, "--on_bad_rows", "drp"], "`on_bad_rows` is 'drp'. Did you mean 'drop'?"),
+        ([*DATA, "--max_prompt_length", "0"], "`max_prompt_length` is 0; it must be at least 1"),
         (["--config", RECIPE, *SMALL, "--task", "countup"], "Did you mean 'countdown'?"),
         (["--config", RECIPE, *SMALL, "--task_kwargs", '{"rows": 5}'], "Did you mean 'num_rows'?"),
         (["--config", RECIPE, *SMALL, "--reward_funcs", "cuntdown"], "Did you mean 'countdown'?"),
@@ -117,53 +185,6 @@ def test_a_setting_that_cannot_be_right_is_refused(capsys, tmp_path, arguments, 
 def test_a_missing_package_is_named_with_its_extra(capsys, monkeypatch, setting, extra):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert f"pip install 'sage-trl[{extra}]'" in refused(capsys, "--config", RECIPE, *SMALL, setting)
-
-
-@pytest.mark.parametrize(
-    ("suffix", "write"), [(".jsonl", Dataset.to_json), (".csv", Dataset.to_csv), (".parquet", Dataset.to_parquet)]
-)
-def test_local_files_load(tmp_path, suffix, write):
-    path = str(tmp_path / f"problems{suffix}")
-    write(Dataset.from_dict({"prompt": ["1 + 1?"], "answer": ["2"]}), path)
-    assert load_problems(path, None, "train", "dataset_train_split")["prompt"][0] == "1 + 1?"
-
-
-def test_saved_folders_load_and_an_unknown_split_is_refused(tmp_path):
-    problems = make_countdown(4)
-    problems.save_to_disk(tmp_path / "one")
-    DatasetDict({"train": problems, "validation": problems}).save_to_disk(tmp_path / "two")
-    assert len(load_problems(str(tmp_path / "one"), None, "train", "dataset_train_split")) == 4
-    with pytest.raises(ValueError, match=r"`dataset_test_split` is 'test'.*\['train', 'validation'\]"):
-        load_problems(str(tmp_path / "two"), None, "test", "dataset_test_split")
-
-
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"question": ["1 + 1?"], "answer": ["2"]}, r"no column 'prompt'; its columns are \['question', 'answer'\]"),
-        ({"question": ["1 + 1?"]}, "no column 'prompt' and no column 'answer'"),
-        ({"prompt": [], "answer": []}, "has no rows"),
-    ],
-)
-def test_a_dataset_without_problems_is_refused(columns, message):
-    with pytest.raises(ValueError, match=message):
-        check_problems(Dataset.from_dict(columns), "mine")
-
-
-@pytest.mark.parametrize(
-    ("text", "message"), [("", "is empty"), ('{"prompt": "1 + 1?"\n', "cannot be read as .jsonl")]
-)
-def test_a_file_without_problems_is_refused(tmp_path, text, message):
-    path = tmp_path / "problems.jsonl"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=message):
-        load_problems(str(path), None, "train", "dataset_train_split")
-
-
-@pytest.mark.parametrize("name", ["missing.jsonl", "/no/such/folder"])
-def test_a_missing_file_is_not_looked_for_on_the_hub(name):
-    with pytest.raises(FileNotFoundError, match="no such file or folder"):
-        load_problems(name, None, "train", "dataset_train_split")
 
 
 def test_a_generated_task_shares_no_problem_between_its_splits():
