@@ -6,7 +6,7 @@ The same guide in a recipe, or behind one:
 
     accelerate launch --config_file recipes/accelerate_configs/cpu.yaml -m sage_trl.train \
         --config recipes/countdown/grpo.yaml --guide examples/custom_guide.py:SurprisalGuide \
-        --guide_kwargs '{"scale": 0.2}' --max_steps 2
+        --guide_kwargs '{"scale": 0.2}' --max_steps 2 --output_dir outputs/surprisal
 """
 
 from pathlib import Path

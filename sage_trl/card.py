@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from .guides import GuideFunction
 
 HEADING = "### Method"
-LOCAL_BASE = "This model is a fine-tuned version of [None](https://huggingface.co/None)"
+# What TRL's card says of a local base and of a model that is not pushed -> what this one says
+CORRECTIONS = {
+    "This model is a fine-tuned version of [None](https://huggingface.co/None)": (
+        "This model is a fine-tuned version of a local model"
+    ),
+    'model="None"': 'model="path/to/this/folder"',
+}
 
 
 def describe_method(args: "SAGEGRPOConfig", guide: "GuideFunction | None") -> None:
@@ -40,7 +46,9 @@ def describe_method(args: "SAGEGRPOConfig", guide: "GuideFunction | None") -> No
     rows |= {"`anchor`": f"`{args.anchor}`", "`beta`": f"`{args.beta}`", "`loss_type`": f"`{args.loss_type}`"}
     rows |= {"software": f"sage-trl {__version__}"}
     table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
-    text = card.text.replace(LOCAL_BASE, "This model is a fine-tuned version of a local model")
+    text = card.text
+    for wrong, right in CORRECTIONS.items():
+        text = text.replace(wrong, right)
     section = (
         f"{HEADING}\n\nGRPO whose KL anchor, the reference policy, is multiplied by a guide q "
         f"([SAGE](https://huggingface.co/papers/2605.18864)).\n\n| setting | value |\n| --- | --- |\n{table}\n\n"

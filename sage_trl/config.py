@@ -8,6 +8,7 @@ from trl import GRPOConfig
 
 from .guides import resolve_guide
 from .imports import nearest
+from .recipe import parse_mapping
 
 ANCHORS = ("k3",)
 
@@ -44,8 +45,6 @@ class SAGEGRPOConfig(GRPOConfig):
         pass_threshold (`float`, *optional*, defaults to `0.5`):
             A completion counts as correct when that reward is above this value.
     """
-
-    _VALID_DICT_FIELDS = GRPOConfig._VALID_DICT_FIELDS + ["guide_kwargs"]
 
     guide: str = field(
         default="none",
@@ -85,6 +84,7 @@ class SAGEGRPOConfig(GRPOConfig):
     )
 
     def __post_init__(self):
+        self.guide_kwargs = parse_mapping(self.guide_kwargs, "guide_kwargs")
         super().__post_init__()
         if self.anchor not in ANCHORS:
             raise ValueError(

@@ -4,8 +4,10 @@ The parser is TRL's. What this adds: a misspelt setting is answered with the nea
 setting that stands twice in a recipe is refused; and mistakes are exceptions rather than a page of usage.
 """
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import yaml
 from trl import TrlParser
@@ -84,6 +86,20 @@ class RecipeParser(TrlParser):
             # YAML 1.1 reads a bare no or off as false, and these settings are words
             if name.endswith("_strategy") and value.tag == "tag:yaml.org,2002:bool":
                 raise ValueError(f"`{name}` in {path}, line {line}: write '{value.value}' in quotes.")
+
+
+def parse_mapping(value: dict[str, Any] | str | None, setting: str) -> dict[str, Any]:
+    """Reads a setting that is a mapping in YAML, and JSON on the command line."""
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"`{setting}` is {value!r}, which is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"`{setting}` is {value!r}; it must be a mapping of names to values.")
+    return value
 
 
 def _nearest_recipe(path: Path) -> str:

@@ -21,11 +21,11 @@ from transformers import TrainerCallback
 from trl import ModelConfig, get_peft_config, get_quantization_config
 
 from .config import SAGEGRPOConfig
-from .data.load import ANSWER_COLUMNS, PROBLEM_COLUMNS, load_rows, load_task, parse_mapping
+from .data.load import ANSWER_COLUMNS, PROBLEM_COLUMNS, load_rows, load_task
 from .data.prompts import resolve_prompt_format, save_prompt_format
 from .data.training import ON_BAD_ROWS, BadDataError, make_training_set
 from .imports import nearest
-from .recipe import RecipeParser
+from .recipe import RecipeParser, parse_mapping
 from .rewards import REWARDS, resolve_reward
 from .rewards.format import FORMAT_OF_REWARD
 
@@ -192,7 +192,10 @@ def build_trainer(
     check_extras(training_args, model_args)
     if model_args.model_name_or_path is None:
         raise ValueError("`model_name_or_path` is not set; give a Hub id or a local folder.")
+    check_processes(training_args)
     rewards = [resolve_reward(name) for name in script_args.reward_funcs]
+    if training_args.pass_reward in script_args.reward_funcs:  # TRL calls a reward by its function's name
+        training_args.pass_reward = rewards[script_args.reward_funcs.index(training_args.pass_reward)].__name__
     training_args.model_init_kwargs = {
         **model_init_kwargs(training_args, model_args),
         **parse_mapping(training_args.model_init_kwargs, "model_init_kwargs"),
@@ -225,6 +228,8 @@ def fit(trainer: "SAGEGRPOTrainer", training_args: SAGEGRPOConfig, dataset_name:
     """Trains, saves, pushes if asked to, and ends the trackers and the process group."""
     trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)
     trainer.save_model(training_args.output_dir)
+    trainer.save_state()
+    trainer.create_model_card(dataset_name=dataset_name)
     trainer.accelerator.print(f"Model saved to {training_args.output_dir}")
     if training_args.push_to_hub:
         trainer.push_to_hub(dataset_name=dataset_name)
@@ -309,6 +314,16 @@ def model_init_kwargs(training_args: SAGEGRPOConfig, model_args: ModelConfig) ->
         "dtype": model_args.dtype,
     }
     return {name: value for name, value in kwargs.items() if value is not None}
+
+
+def check_processes(training_args: SAGEGRPOConfig) -> None:
+    """Raises if a launcher started several processes that each take themselves for the only one."""
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    if launched != training_args.world_size:
+        raise ValueError(
+            f"{launched} processes were launched, but each would train alone: this machine has no accelerator for "
+            "them. Set `use_cpu` to true to train on the CPU in several processes."
+        )
 
 
 def check_extras(training_args: SAGEGRPOConfig, model_args: ModelConfig) -> None:

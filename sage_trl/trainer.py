@@ -134,9 +134,9 @@ class SAGEGRPOTrainer(GRPOTrainer):
     trainer = SAGEGRPOTrainer(
         model="examples/countdown/model",
         reward_funcs=countdown_reward,
-        args=SAGEGRPOConfig(output_dir="outputs/branch", beta=0.05, max_completion_length=20),
+        args=SAGEGRPOConfig(output_dir="outputs/branch", max_completion_length=16, max_steps=10, bf16=False),
         train_dataset=make_countdown(1000),
-        guide=BranchGuide(threshold=0.7),
+        guide=BranchGuide(threshold=1.3),
     )
     trainer.train()
     ```

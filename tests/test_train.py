@@ -58,7 +58,23 @@ def test_a_recipe_trains_and_saves_a_model_that_loads(tmp_path):
     assert any("eval_reward" in row for row in log)
     assert AutoModelForCausalLM.from_pretrained(tmp_path).num_parameters() == 408_576
     assert AutoTokenizer.from_pretrained(tmp_path).eos_token == "<|end|>"
+    state = json.loads((tmp_path / "trainer_state.json").read_text())
+    assert any("sage/q_mean" in row for row in state["log_history"])
+    card = (tmp_path / "README.md").read_text()
+    assert "BranchGuide" in card and "None" not in card and "countdown/model" not in card
     assert json.loads((tmp_path / "sage_prompt.json").read_text()) == {"prompt_format": None}
+
+
+def test_pass_reward_takes_the_recipe_s_name_of_a_reward(tmp_path):
+    arguments = ["--config", RECIPE, *SMALL, "--output_dir", str(tmp_path), "--pass_reward", "countdown"]
+    assert build_trainer(*make_parser().parse_run(arguments))._pass_column == 0
+
+
+def test_processes_that_would_each_train_alone_are_refused(tmp_path, monkeypatch):
+    parsed = make_parser().parse_run(["--config", RECIPE, *SMALL, "--output_dir", str(tmp_path)])
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="2 processes were launched, but each would train alone.*`use_cpu`"):
+        build_trainer(*parsed)
 
 
 def test_lora_trains_through_the_model_settings(tmp_path):

@@ -240,17 +240,3 @@ def find_columns(rows: Rows, name: str, problem_column: str | None, answer_colum
 def holds_messages(values: Sequence) -> bool:
     """Whether a column holds messages, by its first value that is there."""
     return isinstance(next((value for value in values if value), None), list)
-
-
-def parse_mapping(value: dict[str, Any] | str | None, setting: str) -> dict[str, Any]:
-    """Reads a setting that is a mapping in YAML and JSON on the command line."""
-    if value is None:
-        return {}
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"`{setting}` is {value!r}, which is no JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"`{setting}` is {value!r}; it must be a mapping of names to values.")
-    return value
