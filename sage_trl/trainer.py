@@ -368,6 +368,7 @@ class SAGEGRPOTrainer(GRPOTrainer):
     # Publishing
 
     def create_model_card(self, model_name=None, dataset_name=None, tags=None):
+        model_name = model_name or Path(self.args.hub_model_id or self.args.output_dir).name
         super().create_model_card(model_name=model_name, dataset_name=dataset_name, tags=tags)
         if self.is_world_process_zero():
             describe_method(self.args, self.guide)
