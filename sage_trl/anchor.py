@@ -38,12 +38,20 @@ def evaluate_guide(guide: GuideFunction, signals: GuideSignals, q_min: float, q_
 def guide_values(guide: GuideFunction, signals: GuideSignals) -> torch.Tensor:
     """[`evaluate_guide`] before the clamp. Shape `(B, T)`."""
     signals = signals.prepared()
+    tensors = {name: value for name, value in vars(signals).items() if isinstance(value, torch.Tensor)}
+    versions = {name: value._version for name, value in tensors.items()}
     name, shape = type(guide).__name__, tuple(signals.mask.shape)
     missing = [signal for signal in guide.requires if getattr(signals, signal) is None]
     if missing:
         raise ValueError(f"Guide {name} requires the signals {missing}, which are None.")
     with torch.no_grad():
         values = guide(signals)
+    # They share memory with what the loss goes on to use
+    changed = [signal for signal, value in tensors.items() if value._version != versions[signal]]
+    if changed:
+        raise ValueError(
+            f"Guide {name} changed the signals {changed} in place at step {signals.step}. Copy them first."
+        )
     if not isinstance(values, torch.Tensor):
         raise TypeError(f"Guide {name} returned {type(values).__name__} at step {signals.step}, not a tensor.")
     if tuple(values.shape) != shape:

@@ -124,6 +124,17 @@ def test_a_bad_value_on_a_masked_token_is_no_error():
     assert q.tolist() == [[pytest.approx(1.4), 1.0]]
 
 
+@pytest.mark.parametrize("signal", ["policy_logps", "ref_logps", "entropies", "mask"])
+def test_a_guide_that_changes_its_signals_is_refused(signal):
+    class Vandal(Constant):
+        def __call__(self, signals):
+            getattr(signals, signal).zero_()
+            return super().__call__(signals)
+
+    with pytest.raises(ValueError, match=rf"Vandal changed the signals \['{signal}'\] in place at step 0"):
+        evaluate_guide(Vandal(1.0), signals_of(torch.ones(2, 3)), 0.6, 1.4)
+
+
 def test_noise_without_a_generator_is_refused():
     signals = dataclasses.replace(signals_of(torch.ones(1, 2)), generator=None)
     with pytest.raises(ValueError, match="`generator` of its signals is None"):

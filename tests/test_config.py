@@ -23,6 +23,9 @@ class Mine(GuideFunction):
 class Needy(GuideFunction):
     requires = ("hidden_states",)
 
+class Stringy(GuideFunction):
+    requires = "entropies"
+
 class Stranger:
     pass
 """
@@ -49,6 +52,9 @@ def own_guide(tmp_path):
         ({"guide": "none", "guide_kwargs": {"ratio": 1}}, ValueError, "`guide` is 'none'. Name a guide"),
         ({"guide": "branch", "beta": 0.0}, ValueError, "'branch' but `beta` is 0.*Set `beta` above 0"),
         ({"guide": "branch", "use_bias_correction_kl": True}, ValueError, "zero expected effect.*docs/anchor.md"),
+        ({"guide": None}, TypeError, "`guide` is None; it must be a name or an import path"),
+        ({"q_min": float("nan")}, ValueError, "`q_min` is nan"),
+        ({"q_max": float("inf")}, ValueError, "`q_max` is inf"),
         ({"q_min": 0.0}, ValueError, "`q_min` is 0.0; it must be above 0"),
         ({"q_min": 1.1}, ValueError, "`q_min` is 1.1;.*at most 1"),
         ({"q_max": 0.9}, ValueError, "`q_max` is 0.9;.*at least 1"),
@@ -93,6 +99,7 @@ def test_a_guide_from_a_file_and_from_a_module(own_guide, monkeypatch):
         ("Mine", {}, ValueError, r"must set \['scale'\]"),
         ("Mine", {"scale": 1, "ofset": 2}, ValueError, r"'ofset'.*Did you mean 'offset'.*\['scale', 'offset'\]"),
         ("Needy", {}, ValueError, "Needy requires the signal 'hidden_states', which this run does not compute"),
+        ("Stringy", {}, TypeError, "`requires` of guide Stringy is a string; make it a tuple"),
         ("Stranger", {}, TypeError, "not a subclass of `sage_trl.GuideFunction`"),
     ],
 )

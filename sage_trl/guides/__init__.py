@@ -41,6 +41,8 @@ def resolve_guide(guide: str, guide_kwargs: dict[str, Any] | None = None) -> Gui
     Raises:
         [`ValueError`], [`TypeError`], [`ImportError`]: with the setting, its value and what would be right.
     """
+    if not isinstance(guide, str):
+        raise TypeError(f"`guide` is {guide!r}; it must be a name or an import path. 'none' is plain GRPO.")
     guide_kwargs = guide_kwargs or {}
     if not isinstance(guide_kwargs, dict):
         raise TypeError(f"`guide_kwargs` is {guide_kwargs!r}; it must be a mapping of names to values.")
@@ -84,6 +86,8 @@ def check_guide(guide: GuideFunction) -> GuideFunction:
     """Returns `guide` if it is a guide whose signals exist, else raises."""
     if not isinstance(guide, GuideFunction):
         raise TypeError(f"`guide` is {guide!r}, not an instance of a subclass of `sage_trl.GuideFunction`.")
+    if isinstance(guide.requires, str):
+        raise TypeError(f"`requires` of guide {type(guide).__name__} is a string; make it a tuple of signal names.")
     for name in guide.requires:
         if name not in SIGNAL_NAMES:
             raise ValueError(
