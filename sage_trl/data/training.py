@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..rewards.answers import final_answer
 from .load import Rows, find_columns, holds_messages
-from .prompts import CONTENTS, control_markers, control_tokens, last_box, make_prompt
+from .prompts import CONTENTS, control_markers, control_tokens, make_prompt
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -193,20 +194,12 @@ def read_answer(value: Any) -> str:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
         return str(value)
     text = _read_text(value, "answer")
-    _, mark, final = text.rpartition("####")
-    box = last_box(text) if r"\boxed{" in text else _short_box(text)
-    answer = final.strip().partition("\n")[0].strip() if mark else box if box is not None else text.strip()
+    answer = final_answer(text)
     if answer.lower() in NO_ANSWER:
         raise ValueError("the answer is missing or empty")
-    if not mark and box is None and len(answer) > LONGEST_ANSWER:
+    if answer == text.strip() and len(answer) > LONGEST_ANSWER:
         raise ValueError("the worked solution has no final answer: no box, no ####")
     return answer
-
-
-def _short_box(text: str) -> str | None:
-    r"""`5` of `\boxed 5`, which is how MATH writes some answers of one letter."""
-    _, mark, rest = text.rpartition(r"\boxed ")
-    return rest.strip().partition("$")[0].partition(" ")[0].rstrip(".,") if mark else None
 
 
 def _read_problem(value: Any) -> str:

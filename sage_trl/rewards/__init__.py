@@ -7,6 +7,7 @@ from ..imports import load_object, nearest
 # Name in a recipe -> import path. TRL's own rewards are here under the names that TRL's script gives them.
 REWARDS = {
     "countdown": "sage_trl.rewards.countdown:countdown_reward",
+    "math": "sage_trl.rewards.math:math_reward",
     "format_boxed": "sage_trl.rewards.format:format_boxed_reward",
     "format_r1": "sage_trl.rewards.format:format_r1_reward",
     "format_tags": "sage_trl.rewards.format:format_tags_reward",
