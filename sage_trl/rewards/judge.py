@@ -17,7 +17,7 @@ from fractions import Fraction
 import sympy
 from math_verify import verify
 
-from .answers import Answer, balanced, choice, key, normalise, units_differ, words
+from .answers import ONE_LETTER_UNITS, Answer, balanced, choice, key, normalise, units_differ, words
 from .numbers import numbers_equal, read_number
 from .values import ENOUGH_POINTS, POINTS, TooLarge, log10, near, plain, read, value, values_agree
 
@@ -30,6 +30,7 @@ MEMBER = re.compile(r"\s*[A-Za-z](?:_\{?\w\}?)?\s*\\in(?![A-Za-z])\s*")
 BASES = "two three four five six seven eight nine ten eleven twelve".split()
 BASE = re.compile(rf"([0-9A-Z]+)\s?_\s?\{{?(?:\\text\{{)?\s*(\d{{1,2}}|{'|'.join(BASES)})\s*\}}?\}}?")
 TIME = re.compile(r"\d{1,2}:\d{2}(?::\d{2})?")
+LETTER_UNIT = re.compile(rf"\s?[{''.join(sorted(ONE_LETTER_UNITS))}]$")
 MATRIX = re.compile(r"\\begin\s?\{([pbB]?matrix|array)\}(?:\{[clr|]*\})?(.*)\\end\s?\{\1\}", re.DOTALL)
 PAIRS = {"(": ")", "[": "]", "{": "}"}
 
@@ -97,12 +98,17 @@ def equal(gold: str, answer: str) -> bool:
     """Whether two normalised answers are equal, part by part."""
     if key(gold) == key(answer):
         return True
-    letters = choice(gold), choice(answer)
+    letters = choice(gold), choice(answer) or (choice(answer.upper()) if len(answer) == 1 else None)
     if None not in letters:
         return letters[0] == letters[1]
     numbers = read_number(gold), read_number(answer)
     if None not in numbers:
         return numbers_equal(*numbers)
+    if numbers != (None, None) and (letter := LETTER_UNIT.search(answer if numbers[0] else gold)):
+        # Beside a plain number 5 m is no product
+        bare = read_number(letter.string[: letter.start()])
+        if bare is not None:
+            return numbers_equal(numbers[0] or bare, numbers[1] or bare)
     if words(gold) is not None or words(answer) is not None:
         return words(gold) == words(answer)
     if any(RELATION.search(text) or "\\cup" in text for text in (gold, answer)):
@@ -309,16 +315,20 @@ def _bases_equal(gold: str, answer: str) -> bool:
 
 
 def _expressions_equal(gold: str, answer: str) -> bool:
-    ours, theirs = read(gold), read(answer)
+    numbers = read_number(gold), read_number(answer)
+    # A number is never left to the parser, to which 3e8 is three times Euler's number times eight
+    ours, theirs = (
+        read(text) if number is None else sympy.Rational(str(number.value / (100 if number.percent else 1)))
+        for text, number in zip((gold, answer), numbers, strict=True)
+    )
     if ours is None or theirs is None:
         return False
-    relations = [isinstance(side, sympy.logic.boolalg.Boolean) for side in (ours, theirs)]
-    if any(relations) and not all(relations):
+    if isinstance(ours, sympy.Expr) != isinstance(theirs, sympy.Expr):  # a relation, a set, a matrix
         return False
     for side in (ours, theirs):
         log10(side)
     if isinstance(ours, sympy.Expr) and isinstance(theirs, sympy.Expr):
-        agree = values_agree(ours, theirs, read_number(gold), read_number(answer))
+        agree = values_agree(ours, theirs, *numbers)
         if agree is not None:
             return agree
     return verify(ours, theirs, timeout_seconds=None)

@@ -147,8 +147,8 @@ def _number(text: str) -> _Read | None:
     return None if value is None else _Read(value, unit)
 
 
-def _gold(gold: str) -> str:
-    return final_answer(str(gold))
+def _gold(gold: str | float | None) -> str:
+    return "" if gold is None else final_answer(str(gold))
 
 
 def _as_bool(verdict: Verdict) -> bool | None:

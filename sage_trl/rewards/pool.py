@@ -18,7 +18,8 @@ import os
 import subprocess
 import sys
 import threading
-from concurrent.futures import TimeoutError
+from concurrent.futures import CancelledError, TimeoutError
+from concurrent.futures.process import BrokenProcessPool
 from enum import Enum
 from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
@@ -202,55 +203,65 @@ def _close_at_exit():
 
 def serve():
     """Main function of the server: judges batches until the trainer's end of the connection closes."""
-    from pebble import ProcessPool
-
     fd, workers, timeout, memory = sys.argv[1:]
-    context = get_context("forkserver")
-    context.set_forkserver_preload(["sage_trl.rewards.judge"])
-    with (
-        Connection(int(fd)) as connection,
-        ProcessPool(int(workers), context=context, initializer=_limit_memory, initargs=[int(memory)]) as pool,
-    ):
-        while True:
-            try:
-                pairs = connection.recv()
-            except (EOFError, ConnectionResetError):
-                pool.stop()
-                return
-            futures = [_schedule(pool, pair, float(timeout)) for pair in pairs]
-            answers = [
-                _outcome(future, pool, pair, float(timeout)) for future, pair in zip(futures, pairs, strict=True)
-            ]
-            try:
-                connection.send(answers)
-            except (BrokenPipeError, ConnectionResetError):
-                pool.stop()
-                return
+    workers = _Workers(int(workers), float(timeout), int(memory))
+    with Connection(int(fd)) as connection:
+        try:
+            while True:
+                connection.send(workers.judge(connection.recv()))
+        except (EOFError, BrokenPipeError, ConnectionResetError):  # the trainer is gone, or wants no more
+            workers.close()
 
 
-def _schedule(pool, pair: Pair, timeout: float):
-    return pool.schedule(_judge, args=pair, timeout=timeout)
+class _Workers:
+    """The server's worker processes."""
+
+    def __init__(self, count: int, timeout: float, memory: int):
+        self.count, self.timeout, self.memory = count, timeout, memory
+        self.context = get_context("forkserver")
+        self.context.set_forkserver_preload(["sage_trl.rewards.judge"])
+        self.pool = None
+
+    def judge(self, pairs: list[Pair]) -> list[tuple[str, str | None]]:
+        """Name of each verdict, and what is to be logged."""
+        futures = [self.schedule(pair) for pair in pairs]
+        return [self.outcome(future, pair) for future, pair in zip(futures, pairs, strict=True)]
+
+    def schedule(self, pair: Pair):
+        from pebble import ProcessPool
+
+        if self.pool is None or not self.pool.active:
+            # pebble gives its whole pool up where a worker dies that had nothing to do
+            self.close()
+            self.pool = ProcessPool(
+                self.count, context=self.context, initializer=_limit_memory, initargs=[self.memory]
+            )
+        return self.pool.schedule(_judge, args=pair, timeout=self.timeout)
+
+    def outcome(self, future, pair: Pair, tries: int = 2) -> tuple[str, str | None]:
+        from pebble import ProcessExpired
+
+        try:
+            return future.result(), None
+        except TimeoutError:
+            return "TIMEOUT", None
+        except (ProcessExpired, BrokenProcessPool, CancelledError):
+            # Perhaps the machine killed it and the pair is innocent
+            return ("LOST", None) if tries == 1 else self.outcome(self.schedule(pair), pair, tries - 1)
+        except Exception as error:  # whatever algebra raises on what a model wrote: wrong, and said
+            return "FAILED", f"Judging {str(pair)[:300]} raised {error!r}. It counts as wrong."
+
+    def close(self):
+        if self.pool is not None:
+            self.pool.stop()
+            self.pool.join()
+            self.pool = None
 
 
 def _judge(gold: str, answers: tuple[str, ...]) -> str:
     from .judge import judge
 
     return {True: "RIGHT", False: "WRONG", None: "UNREADABLE"}[judge(gold, list(answers))]
-
-
-def _outcome(future, pool, pair: Pair, timeout: float, again: bool = True) -> tuple[str, str | None]:
-    """Name of the verdict, and what is to be logged."""
-    from pebble import ProcessExpired
-
-    try:
-        return future.result(), None
-    except TimeoutError:
-        return "TIMEOUT", None
-    except ProcessExpired:
-        # Perhaps the machine killed it and the pair is innocent
-        return _outcome(_schedule(pool, pair, timeout), pool, pair, timeout, False) if again else ("LOST", None)
-    except Exception as error:  # whatever algebra raises on what a model wrote: wrong, and said
-        return "FAILED", f"Judging {str(pair)[:300]} raised {error!r}. It counts as wrong."
 
 
 def _limit_memory(memory: int):
