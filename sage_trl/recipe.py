@@ -4,15 +4,21 @@ The parser is TRL's. What this adds: a misspelt setting is answered with the nea
 setting that stands twice in a recipe is refused; and mistakes are exceptions rather than a page of usage.
 """
 
+import dataclasses
 import json
 from collections.abc import Iterable
-from pathlib import Path
+from enum import Enum
+from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
 from trl import TrlParser
 
+from . import __version__
 from .imports import nearest
+
+# Secrets, and what is about one run rather than about how to run it
+NOT_OF_THE_RECIPE = {"hub_token", "push_to_hub_token", "dry_run", "resume_from_checkpoint", "config"}
 
 
 class RecipeParser(TrlParser):
@@ -29,6 +35,7 @@ class RecipeParser(TrlParser):
     def __init__(self, dataclass_types: Iterable[type], **kwargs):
         # Abbreviations would let a misspelt flag pass as another setting
         super().__init__(dataclass_types, allow_abbrev=False, **kwargs)
+        self.given: set[str] = set()  # names that the recipe or the command line sets
 
     def error(self, message: str):
         raise ValueError(message)
@@ -52,6 +59,12 @@ class RecipeParser(TrlParser):
             if position == len(args):
                 raise ValueError("`--config` needs the path of a recipe.")
             self._check_recipe(Path(args[position]))
+        elif not {"-h", "--help"} & {*args}:
+            self._check_without_recipe(args)
+        flags = {arg[2:].partition("=")[0].replace("-", "_") for arg in args if arg.startswith("--")}
+        self.given |= flags | {flag.removeprefix("no_") for flag in flags}
+        if "--dry_run" in args and "use_cpu" not in flags and not _has_accelerator():
+            args = [*args, "--use_cpu", "true"]
         *parsed, unknown = self.parse_args_and_config(args, return_remaining_strings=True)
         if unknown:
             flag = next((arg for arg in unknown if arg.startswith("--")), None)
@@ -65,6 +78,13 @@ class RecipeParser(TrlParser):
     def settings(self) -> set[str]:
         """Every key that a recipe may have."""
         return {action.dest for action in self._actions} - {"help"}
+
+    def _check_without_recipe(self, args: list[str]) -> None:
+        recipe = next((arg for arg in args if arg.endswith((".yaml", ".yml"))), None)
+        if recipe is not None:
+            raise ValueError(f"'{recipe}' stands alone on the command line. Write `--config {recipe}`.")
+        if not args:
+            raise ValueError("nothing to run: give a recipe, `--config recipe.yaml`. `--help` lists the settings.")
 
     def _check_recipe(self, path: Path) -> None:
         if not path.is_file():
@@ -81,11 +101,54 @@ class RecipeParser(TrlParser):
             if name in lines:
                 raise ValueError(f"{path} sets `{name}` twice, in lines {lines[name]} and {line}. Remove one.")
             lines[name] = line
+            self.given.add(name)
             if name not in self.settings | {"env"}:
                 raise ValueError(f"unknown setting `{name}` in {path}, line {line}.{nearest(name, self.settings)}")
             # YAML 1.1 reads a bare no or off as false, and these settings are words
             if name.endswith("_strategy") and value.tag == "tag:yaml.org,2002:bool":
                 raise ValueError(f"`{name}` in {path}, line {line}: write '{value.value}' in quotes.")
+
+
+def recipe_text(arguments: Iterable[Any], given: set[str], module: str) -> str:
+    """
+    A recipe that says the same as a recipe and its command line together.
+
+    Args:
+        arguments (iterable of dataclasses):
+            The settings as they were parsed.
+        given (`set[str]`):
+            Names of those that were set.
+        module (`str`):
+            What runs it.
+
+    Returns:
+        `str`: YAML without secrets, and of an absolute path only the last part.
+    """
+    fields = {field.name: getattr(part, field.name) for part in arguments for field in dataclasses.fields(part)}
+    settings = {
+        name: _portable(value) for name, value in fields.items() if name in given and name not in NOT_OF_THE_RECIPE
+    }
+    head = f"# accelerate launch -m {module} --config recipe.yaml\n# sage-trl {__version__}\n"
+    return head + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=119)
+
+
+def _portable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _portable(item) for name, item in value.items() if "token" not in str(name).lower()}
+    if isinstance(value, (list, tuple)):
+        return [_portable(item) for item in value]
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, (str, PurePath)):
+        path, colon, name = str(value).partition(":")  # path/to/file.py:function
+        return PurePath(path).name + colon + name if PurePath(path).is_absolute() else str(value)
+    return value if isinstance(value, (bool, int, float, type(None))) else str(value)
+
+
+def _has_accelerator() -> bool:
+    import torch
+
+    return torch.accelerator.is_available()
 
 
 def parse_mapping(value: dict[str, Any] | str | None, setting: str) -> dict[str, Any]:

@@ -11,83 +11,20 @@ dropped, and counted, by reason and number, in a report.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..rewards.answers import final_answer
 from .load import Rows, find_columns, holds_messages
 from .prompts import CONTENTS, control_markers, control_tokens, make_prompt
+from .report import BadDataError, DataReport
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import PreTrainedTokenizerBase
 
-ON_BAD_ROWS = ("drop", "error")
 NO_ANSWER = ("", "notfound", "proof")  # the latter two are NuminaMath's
 LONGEST_ANSWER = 400  # characters; text beyond that, with no box, is a solution whose answer nobody marked
-SHOWN = 5  # row numbers in a line of the report
 BATCH = 1000  # prompts tokenized at once
-
-
-@dataclass
-class DataReport:
-    """
-    What became of the rows of a dataset. Its `str` is what a run prints.
-
-    Args:
-        name (`str`):
-            The dataset.
-        unit (`str`):
-            What the numbers below count: `"row"` or `"line"`.
-        read (`int`, *optional*, defaults to `0`):
-            How many rows were read.
-        kept (`int`, *optional*, defaults to `0`):
-            How many of them are trained on.
-        columns (`str`, *optional*):
-            Where problems and answers were found.
-        unparsed (`dict[int, str]`, *optional*):
-            Rows that could not be read, each with its reason.
-        dropped (`dict[str, list[int]]`, *optional*):
-            Dropped rows by reason.
-        warned (`dict[str, list[int]]`, *optional*):
-            Rows that are kept but remarkable, by what is.
-    """
-
-    name: str
-    unit: str
-    read: int = 0
-    kept: int = 0
-    columns: str = ""
-    unparsed: dict[int, str] = field(default_factory=dict)
-    dropped: dict[str, list[int]] = field(default_factory=dict)
-    warned: dict[str, list[int]] = field(default_factory=dict)
-
-    @property
-    def num_dropped(self) -> int:
-        return sum(map(len, self.dropped.values()))
-
-    def __str__(self) -> str:
-        lines = [f"{self.name}: {self.read} rows read, {self.kept} kept, {self.num_dropped} dropped{self.columns}"]
-        shown = list(self.unparsed.items())[:SHOWN]
-        lines += [f"  unreadable: {self.unit} {number} {why}" for number, why in shown]
-        if len(self.unparsed) > SHOWN:
-            lines.append(f"  unreadable: {len(self.unparsed) - SHOWN} more {self.unit}s")
-        for kind, reasons in (("dropped", self.dropped), ("warning", self.warned)):
-            lines += [f"  {kind} {len(rows)}: {why} ({self.places(rows)})" for why, rows in reasons.items()]
-        return "\n".join(lines)
-
-    def places(self, rows: Sequence[int]) -> str:
-        """`line 3` or `lines 3, 7, 9 and 12 more`."""
-        more = f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
-        return f"{self.unit}{'s' if len(rows) > 1 else ''} {', '.join(map(str, rows[:SHOWN]))}{more}"
-
-
-class BadDataError(ValueError):
-    """A dataset that cannot be trained on. `report` says what is wrong with which rows; `str` is one line of it."""
-
-    def __init__(self, message: str, report: DataReport):
-        super().__init__(message)
-        self.report = report
 
 
 def make_training_set(
@@ -138,7 +75,7 @@ def make_training_set(
     """
     report = DataReport(name, rows.unit, read=len(rows.numbers) + len(rows.unparsed), unparsed=rows.unparsed)
     if not rows.numbers:
-        raise BadDataError(f"'{name}' has no rows{_unparsed(report)}.", report)
+        raise BadDataError(f"'{name}' has no rows{report.first_unparsed}.", report)
     problem_column, answer_column = find_columns(rows, name, problem_column, answer_column)
     report.columns = f"; problems from '{problem_column}', answers from '{answer_column}'"
     problems, answers = rows.columns[problem_column][:], rows.columns[answer_column][:]
@@ -171,8 +108,8 @@ def make_training_set(
     _measure(sieve, prompts, tokenizer, max_prompt_length, chat_template_kwargs or {}, as_messages)
     _find_repeats(sieve, problems, answers)
 
-    report.kept = len(sieve.kept)
-    _check(report, on_bad_rows)
+    report.rows = [rows.numbers[i] for i in sieve.kept]
+    report.check(on_bad_rows)
     made = {"prompt": [prompts[i] for i in sieve.kept], "answer": [answers[i] for i in sieve.kept]}
     return _assemble(rows, sieve.kept, made, name), report
 
@@ -340,30 +277,6 @@ def _find_repeats(sieve: _Sieve, problems: dict[int, Any], answers: dict[int, st
             seen[key] = answers[i]
     sieve.warn(same, "the problem stands there before, with the same answer")
     sieve.warn(other, "the problem stands there before, with another answer")
-
-
-def _check(report: DataReport, on_bad_rows: str) -> None:
-    if report.unparsed:
-        raise BadDataError(f"'{report.name}' cannot be read{_unparsed(report)}.", report)
-    worst = max(report.dropped.items(), key=lambda item: len(item[1]), default=None)
-    if worst is None:
-        return
-    summary = f"{worst[0]} ({report.places(worst[1])})"
-    if report.kept == 0:
-        raise BadDataError(f"of the {report.read} rows of '{report.name}' none is left. Most often {summary}.", report)
-    if on_bad_rows == "error":
-        raise BadDataError(
-            f"`on_bad_rows` is 'error', and {report.num_dropped} of the {report.read} rows of '{report.name}' are "
-            f"bad. Most often {summary}.",
-            report,
-        )
-
-
-def _unparsed(report: DataReport) -> str:
-    if not report.unparsed:
-        return ""
-    first, why = next(iter(report.unparsed.items()))
-    return f": {report.unit} {first} {why}, the first of {len(report.unparsed)} such"
 
 
 def _assemble(rows: Rows, kept: list[int], made: dict[str, list], name: str) -> "Dataset":

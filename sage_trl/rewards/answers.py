@@ -150,7 +150,9 @@ def final_answer(solution: str) -> str:
     _, mark, final = solution.rpartition("####")
     if mark:
         return final.strip().partition("\n")[0].strip()
-    return (_boxes(solution) or [solution.strip()])[0]
+    if BOX.search(solution):
+        return (_boxes(solution) or [""])[0]
+    return solution.strip()
 
 
 def _partition_folded(text: str, tag: str) -> tuple[str, bool, str]:

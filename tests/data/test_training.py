@@ -5,7 +5,8 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 
 from sage_trl.data.load import Rows, load_rows
-from sage_trl.data.training import BadDataError, make_training_set, read_answer
+from sage_trl.data.report import BadDataError
+from sage_trl.data.training import make_training_set, read_answer
 
 ROOT = Path(__file__).parents[2]
 GSM8K = ROOT.parent / "shared" / "data" / "train" / "gsm8k.jsonl"

@@ -1,0 +1,221 @@
+"""What a run would do, before it is paid for: everything is loaded, nothing is trained.
+
+The vLLM engine is not started, trackers and the Hub are left alone, and no GPU is needed.
+"""
+
+import os
+from typing import TYPE_CHECKING
+
+from .guides.schedule import CosineCycles
+from .launch import is_main_process, missing_extras
+from .memory import estimate, shape_of
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
+    from trl import ModelConfig
+
+    from .arguments import SAGEScriptArguments
+    from .config import SAGEGRPOConfig
+    from .trainer import SAGEGRPOTrainer
+
+GIB = 1024**3
+SHOWN_PROMPTS = 2
+# Points of the run at which a guide's settings are shown
+POINTS = (0.0, 0.03, 0.06, 0.125, 0.25, 0.5, 0.75, 1.0)
+
+
+def try_training(
+    script_args: "SAGEScriptArguments", training_args: "SAGEGRPOConfig", model_args: "ModelConfig"
+) -> None:
+    """Builds the trainer of a run and prints what it would do."""
+    from .train import build_trainer
+
+    missing = missing_extras(training_args, model_args)
+    uses_vllm, training_args.use_vllm = training_args.use_vllm, False
+    leave_the_world_alone(training_args)
+    trainer = build_trainer(script_args, training_args, model_args)
+    if is_main_process():
+        sections = describe_training(trainer, training_args, uses_vllm)
+        print(render(sections | {"Missing on this machine": missing}))
+    trainer.end()
+
+
+def leave_the_world_alone(training_args: "TrainingArguments") -> None:
+    """Takes out what would be seen outside this process."""
+    training_args.report_to = []
+    training_args.push_to_hub = False
+    training_args.save_strategy = "no"
+
+
+def render(sections: dict[str, list[str]]) -> str:
+    lines = ["", "Dry run: everything was loaded, nothing was trained."]
+    for title, body in sections.items():
+        if body:
+            lines += ["", title, *(f"  {line}" for line in body)]
+    return "\n".join(lines)
+
+
+def describe_training(
+    trainer: "SAGEGRPOTrainer", training_args: "SAGEGRPOConfig", uses_vllm: bool
+) -> dict[str, list[str]]:
+    """
+    Says what a run would do.
+
+    Args:
+        trainer ([`SAGEGRPOTrainer`]):
+            The trainer, built.
+        training_args ([`SAGEGRPOConfig`]):
+            The run's settings.
+        uses_vllm (`bool`):
+            Whether the run would generate with vLLM.
+
+    Returns:
+        `dict[str, list[str]]`: lines by title.
+    """
+    steps = max_steps(trainer)
+    names = [getattr(reward, "__name__", repr(reward)) for reward in trainer.reward_funcs]
+    weights = training_args.reward_weights or [1.0] * len(names)
+    prompts, longest = describe_prompts(trainer)
+    engine = "vLLM, " + training_args.vllm_mode if uses_vllm else "transformers"
+    return {
+        "Model": describe_model(trainer),
+        "Batch": describe_batch(trainer, steps),
+        "Generation": [
+            f"{engine}; temperature {training_args.temperature}, top-p {training_args.top_p}, min-p "
+            f"{training_args.min_p}; up to {training_args.max_completion_length} tokens"
+        ],
+        "Rewards": [f"{weight:g} x {name}" for name, weight in zip(names, weights, strict=True)],
+        "Anchor": describe_anchor(trainer, training_args, steps),
+        "Prompts, as the model sees them": prompts,
+        "Memory per device, estimated": describe_memory(
+            trainer,
+            tokens=longest + training_args.max_completion_length,
+            has_reference=trainer.ref_model is not None,
+            vllm_share=training_args.vllm_gpu_memory_utilization
+            if uses_vllm and training_args.vllm_mode == "colocate"
+            else None,
+            vllm_sleeps=training_args.vllm_enable_sleep_mode,
+        ),
+    }
+
+
+def max_steps(trainer) -> int:
+    """Optimizer steps of the whole run."""
+    if trainer.args.max_steps > 0:
+        return trainer.args.max_steps
+    per_epoch = max(1, len(trainer.get_train_dataloader()) // trainer.args.gradient_accumulation_steps)
+    return int(per_epoch * trainer.args.num_train_epochs)
+
+
+def describe_model(trainer) -> list[str]:
+    shape = shape_of(trainer.model)
+    base = trainer.model.get_base_model() if shape.has_adapter else trainer.model
+    what = "an adapter of" if shape.has_adapter else "all of"
+    return [
+        f"{type(base).__name__}: {shape.parameters:,} parameters in {next(base.parameters()).dtype}".replace(
+            "torch.", ""
+        ),
+        f"trained: {what} {shape.trained:,} parameters",
+    ]
+
+
+def describe_batch(trainer: "SAGEGRPOTrainer", steps: int) -> list[str]:
+    args = trainer.args
+    per_step = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
+    prompts = per_step / args.num_generations
+    rows = len(trainer.train_dataset)
+    generated = args.generation_batch_size
+    every = args.steps_per_generation / args.gradient_accumulation_steps * args.num_iterations
+    return [
+        f"one step: {per_step} completions = {args.per_device_train_batch_size} per device x "
+        f"{args.gradient_accumulation_steps} accumulated x {args.world_size} "
+        f"process{'es' if args.world_size > 1 else ''}",
+        f"          {prompts:g} prompt{'s' if prompts != 1 else ''} x {args.num_generations} completions",
+        f"generated at once: {generated} completions of {generated // args.num_generations} prompts, every {every:g} "
+        f"step{'s' if every != 1 else ''}",
+        f"whole run: {steps:,} steps, {steps * per_step:,} completions, "
+        f"{steps * prompts / args.num_iterations:,.0f} prompts = "
+        f"{steps * prompts / args.num_iterations / rows:.2f} epochs of {rows:,} rows",
+        f"learning rate {args.learning_rate:g}, {getattr(args.lr_scheduler_type, 'value', args.lr_scheduler_type)}, "
+        f"{args.get_warmup_steps(steps)} steps of warm-up; {getattr(args.optim, 'value', args.optim)}",
+    ]
+
+
+def describe_anchor(trainer: "SAGEGRPOTrainer", training_args: "SAGEGRPOConfig", steps: int) -> list[str]:
+    if training_args.beta == 0:
+        return [f"none (beta 0); loss {training_args.loss_type}"]
+    lines = [f"{training_args.anchor}, beta {training_args.beta:g}; loss {training_args.loss_type}"]
+    guide = trainer.guide
+    if guide is None:
+        return [*lines, "guide: none, so the anchor is the reference itself"]
+    settings = {name: value for name, value in vars(guide).items() if name != "requires"}
+    schedules = {name: value for name, value in settings.items() if isinstance(value, CosineCycles)}
+    constants = ", ".join(f"{name}={value!r}" for name, value in settings.items() if name not in schedules)
+    bounds = f"[{training_args.q_min:g}, {training_args.q_max:g}]"
+    lines.append(f"guide: {type(guide).__name__}({constants}), q kept within {bounds}")
+    if schedules:
+        at = sorted({min(steps - 1, round(point * steps)) for point in POINTS})
+        lines.append("".join([f"{'step':>14}", *(f"{step:>9}" for step in at)]))
+        for name, schedule in schedules.items():
+            lines.append("".join([f"{name:>14}", *(f"{schedule.value(step, steps):>9.4f}" for step in at)]))
+    return lines
+
+
+def describe_prompts(trainer) -> tuple[list[str], int]:
+    """Some prompts with their answers, and the number of tokens of the longest of all."""
+    dataset, tokenizer = trainer.train_dataset, trainer.processing_class
+    template = getattr(trainer.args, "chat_template_kwargs", None) or {}
+    texts = [
+        prompt
+        if isinstance(prompt, str)
+        else tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True, **template)
+        for prompt in dataset["prompt"]
+    ]
+    counts = [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
+    lines = [f"{len(texts):,} prompts of {min(counts)} to {max(counts)} tokens"]
+    for index in range(min(SHOWN_PROMPTS, len(dataset))):
+        row = dataset[index]
+        what = f", answer {row['answer']}" if row.get("answer") is not None else ""
+        lines += [f"--- {counts[index]} tokens{what}", *texts[index].splitlines()]
+        if row.get("completion"):
+            written = "".join(message["content"] for message in row["completion"])
+            lines += ["--- the model learns to write", *_shortened(written).splitlines()]
+    return lines, max(counts)
+
+
+def _shortened(text: str, limit: int = 600) -> str:
+    half = limit // 2
+    return text if len(text) <= limit else f"{text[:half]}\n[... {len(text) - limit:,} characters ...]\n{text[-half:]}"
+
+
+def describe_memory(trainer, tokens: int, **more) -> list[str]:
+    args = trainer.args
+    parts = estimate(
+        shape_of(trainer.model),
+        rows=args.per_device_train_batch_size,
+        tokens=tokens,
+        compute_bytes=2 if args.bf16 or args.fp16 else 4,
+        optimizer=str(getattr(args.optim, "value", args.optim)),
+        checkpointing=args.gradient_checkpointing,
+        zero_stage=zero_stage(),
+        processes=args.world_size,
+        **more,
+    )
+    how = f"{args.per_device_train_batch_size} rows of {tokens:,} tokens"
+    if zero_stage():
+        how += f", ZeRO-{zero_stage()} over {args.world_size} processes"
+    lines = [f"{name:<12}{_size(size)}" for name, size in parts.items() if size]
+    return [*lines, f"for {how}; the formulas are in sage_trl/memory.py"]
+
+
+def _size(size: float) -> str:
+    return f"{size / GIB:10.1f} GiB" if size >= GIB else f"{size / GIB * 1024:10.1f} MiB"
+
+
+def zero_stage() -> int:
+    """Stage of ZeRO that the launcher set up: 3 for FSDP, 0 for none."""
+    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
+        return 3
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true":
+        return int(os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2"))
+    return 0
