@@ -6,21 +6,29 @@ Help answers at once: torch and trl load when a command runs.
 """
 
 import argparse
+import importlib
 import sys
 
 from . import __version__
+
+# Name of the command and of its module -> what it does
+COMMANDS = {
+    "train": "train by GRPO or SAGE from a recipe",
+    "sft": "teach a base model to reason in a prompt format, before that",
+}
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="sage-trl", description="Train language models with SAGE.")
     parser.add_argument("--version", action="version", version=f"sage-trl {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command", required=True)
-    commands.add_parser(
-        "train",
-        add_help=False,
-        help="train from a recipe: sage-trl train --config recipe.yaml [--setting value ...]; several processes: "
-        "accelerate launch -m sage_trl.train with the same arguments",
-    )
+    for name, what in COMMANDS.items():
+        commands.add_parser(
+            name,
+            add_help=False,
+            help=f"{what}: sage-trl {name} --config recipe.yaml [--setting value ...]; several processes: accelerate "
+            f"launch -m sage_trl.{name} with the same arguments",
+        )
     return parser
 
 
@@ -29,10 +37,8 @@ def main(argv: list[str] | None = None) -> None:
     # What follows the command belongs to the command's own parser
     parser = make_parser()
     command = parser.parse_args(argv[:1]).command
-    if command == "train":
-        from .train import run
-
-        run(argv[1:], prog="sage-trl train")
+    run = importlib.import_module(f"sage_trl.{command}").run
+    run(argv[1:], prog=f"sage-trl {command}")
 
 
 if __name__ == "__main__":

@@ -3,19 +3,17 @@
 The vLLM engine is not started, trackers and the Hub are left alone, and no GPU is needed.
 """
 
-import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from .checks import is_main_process, missing_extras, zero_stage
 from .guides.schedule import CosineCycles
-from .launch import is_main_process, missing_extras
 from .memory import estimate, shape_of
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
-    from trl import ModelConfig
+    from trl import SFTTrainer
 
-    from .arguments import SAGEScriptArguments
-    from .config import SAGEGRPOConfig
     from .trainer import SAGEGRPOTrainer
 
 GIB = 1024**3
@@ -24,19 +22,27 @@ SHOWN_PROMPTS = 2
 POINTS = (0.0, 0.03, 0.06, 0.125, 0.25, 0.5, 0.75, 1.0)
 
 
-def try_training(
-    script_args: "SAGEScriptArguments", training_args: "SAGEGRPOConfig", model_args: "ModelConfig"
-) -> None:
-    """Builds the trainer of a run and prints what it would do."""
-    from .train import build_trainer
+def rehearse(build_trainer: Callable, describe: Callable, arguments: tuple) -> None:
+    """
+    Builds the trainer of a run and prints what it would do.
 
+    Args:
+        build_trainer (`Callable`):
+            Builds it from the arguments.
+        describe (`Callable`):
+            Takes the trainer and whether it would generate with vLLM, returns lines by title.
+        arguments (`tuple`):
+            Script arguments, training arguments and model arguments.
+    """
+    _, training_args, model_args = arguments
     missing = missing_extras(training_args, model_args)
-    uses_vllm, training_args.use_vllm = training_args.use_vllm, False
+    uses_vllm = getattr(training_args, "use_vllm", False)
+    if uses_vllm:
+        training_args.use_vllm = False
     leave_the_world_alone(training_args)
-    trainer = build_trainer(script_args, training_args, model_args)
+    trainer = build_trainer(*arguments)
     if is_main_process():
-        sections = describe_training(trainer, training_args, uses_vllm)
-        print(render(sections | {"Missing on this machine": missing}))
+        print(render(describe(trainer, uses_vllm) | {"Missing on this machine": missing}))
     trainer.end()
 
 
@@ -55,48 +61,76 @@ def render(sections: dict[str, list[str]]) -> str:
     return "\n".join(lines)
 
 
-def describe_training(
-    trainer: "SAGEGRPOTrainer", training_args: "SAGEGRPOConfig", uses_vllm: bool
-) -> dict[str, list[str]]:
+def describe_training(trainer: "SAGEGRPOTrainer", uses_vllm: bool) -> dict[str, list[str]]:
     """
     Says what a run would do.
 
     Args:
         trainer ([`SAGEGRPOTrainer`]):
             The trainer, built.
-        training_args ([`SAGEGRPOConfig`]):
-            The run's settings.
         uses_vllm (`bool`):
             Whether the run would generate with vLLM.
 
     Returns:
         `dict[str, list[str]]`: lines by title.
     """
-    steps = max_steps(trainer)
+    args, steps = trainer.args, max_steps(trainer)
     names = [getattr(reward, "__name__", repr(reward)) for reward in trainer.reward_funcs]
-    weights = training_args.reward_weights or [1.0] * len(names)
+    weights = args.reward_weights or [1.0] * len(names)
     prompts, longest = describe_prompts(trainer)
-    engine = "vLLM, " + training_args.vllm_mode if uses_vllm else "transformers"
+    engine = "vLLM, " + args.vllm_mode if uses_vllm else "transformers"
     return {
         "Model": describe_model(trainer),
         "Batch": describe_batch(trainer, steps),
         "Generation": [
-            f"{engine}; temperature {training_args.temperature}, top-p {training_args.top_p}, min-p "
-            f"{training_args.min_p}; up to {training_args.max_completion_length} tokens"
+            f"{engine}; temperature {args.temperature}, top-p {args.top_p}, min-p "
+            f"{args.min_p}; up to {args.max_completion_length} tokens"
         ],
         "Rewards": [f"{weight:g} x {name}" for name, weight in zip(names, weights, strict=True)],
-        "Anchor": describe_anchor(trainer, training_args, steps),
+        "Anchor": describe_anchor(trainer, steps),
         "Prompts, as the model sees them": prompts,
         "Memory per device, estimated": describe_memory(
             trainer,
-            tokens=longest + training_args.max_completion_length,
+            tokens=longest + args.max_completion_length,
             has_reference=trainer.ref_model is not None,
-            vllm_share=training_args.vllm_gpu_memory_utilization
-            if uses_vllm and training_args.vllm_mode == "colocate"
-            else None,
-            vllm_sleeps=training_args.vllm_enable_sleep_mode,
+            vllm_share=args.vllm_gpu_memory_utilization if uses_vllm and args.vllm_mode == "colocate" else None,
+            vllm_sleeps=args.vllm_enable_sleep_mode,
         ),
     }
+
+
+def describe_sft(trainer: "SFTTrainer", uses_vllm: bool = False) -> dict[str, list[str]]:
+    """The same of the supervised stage."""
+    args, steps = trainer.args, max_steps(trainer)
+    per_step = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
+    return {
+        "Model": describe_model(trainer),
+        "Batch": [
+            f"one step: {per_step} texts = {args.per_device_train_batch_size} per device x "
+            f"{args.gradient_accumulation_steps} accumulated x {args.world_size} process"
+            f"{'es' if args.world_size > 1 else ''}",
+            f"whole run: {steps:,} steps, {steps * per_step:,} texts = "
+            f"{steps * per_step / len(trainer.train_dataset):.2f} epochs of {len(trainer.train_dataset):,} rows",
+            describe_optimizer(args, steps),
+        ],
+        "Texts, as the model sees them": describe_texts(trainer),
+        "Memory per device, estimated": describe_memory(trainer, tokens=longest_text(trainer)),
+    }
+
+
+def longest_text(trainer: "SFTTrainer") -> int:
+    return max(map(len, trainer.train_dataset["input_ids"]))
+
+
+def describe_texts(trainer: "SFTTrainer") -> list[str]:
+    """Some texts, and of each how much of it the loss is taken over."""
+    counts = list(map(len, trainer.train_dataset["input_ids"]))
+    lines = [f"{len(counts):,} texts of {min(counts)} to {max(counts)} tokens"]
+    for row in trainer.train_dataset.select(range(min(SHOWN_PROMPTS, len(counts)))):
+        learnt = sum(row["completion_mask"])
+        text = trainer.processing_class.decode(row["input_ids"])
+        lines += [f"--- {len(row['input_ids'])} tokens, the last {learnt} learnt", *_shortened(text).splitlines()]
+    return lines
 
 
 def max_steps(trainer) -> int:
@@ -136,22 +170,27 @@ def describe_batch(trainer: "SAGEGRPOTrainer", steps: int) -> list[str]:
         f"whole run: {steps:,} steps, {steps * per_step:,} completions, "
         f"{steps * prompts / args.num_iterations:,.0f} prompts = "
         f"{steps * prompts / args.num_iterations / rows:.2f} epochs of {rows:,} rows",
-        f"learning rate {args.learning_rate:g}, {getattr(args.lr_scheduler_type, 'value', args.lr_scheduler_type)}, "
-        f"{args.get_warmup_steps(steps)} steps of warm-up; {getattr(args.optim, 'value', args.optim)}",
+        describe_optimizer(args, steps),
     ]
 
 
-def describe_anchor(trainer: "SAGEGRPOTrainer", training_args: "SAGEGRPOConfig", steps: int) -> list[str]:
-    if training_args.beta == 0:
-        return [f"none (beta 0); loss {training_args.loss_type}"]
-    lines = [f"{training_args.anchor}, beta {training_args.beta:g}; loss {training_args.loss_type}"]
+def describe_optimizer(args: "TrainingArguments", steps: int) -> str:
+    schedule, optimizer = (getattr(value, "value", value) for value in (args.lr_scheduler_type, args.optim))
+    warmup = args.get_warmup_steps(steps)
+    return f"learning rate {args.learning_rate:g}, {schedule}, {warmup} steps of warm-up; {optimizer}"
+
+
+def describe_anchor(trainer: "SAGEGRPOTrainer", steps: int) -> list[str]:
+    if trainer.args.beta == 0:
+        return [f"none (beta 0); loss {trainer.args.loss_type}"]
+    lines = [f"{trainer.args.anchor}, beta {trainer.args.beta:g}; loss {trainer.args.loss_type}"]
     guide = trainer.guide
     if guide is None:
         return [*lines, "guide: none, so the anchor is the reference itself"]
     settings = {name: value for name, value in vars(guide).items() if name != "requires"}
     schedules = {name: value for name, value in settings.items() if isinstance(value, CosineCycles)}
     constants = ", ".join(f"{name}={value!r}" for name, value in settings.items() if name not in schedules)
-    bounds = f"[{training_args.q_min:g}, {training_args.q_max:g}]"
+    bounds = f"[{trainer.args.q_min:g}, {trainer.args.q_max:g}]"
     lines.append(f"guide: {type(guide).__name__}({constants}), q kept within {bounds}")
     if schedules:
         at = sorted({min(steps - 1, round(point * steps)) for point in POINTS})
@@ -177,9 +216,6 @@ def describe_prompts(trainer) -> tuple[list[str], int]:
         row = dataset[index]
         what = f", answer {row['answer']}" if row.get("answer") is not None else ""
         lines += [f"--- {counts[index]} tokens{what}", *texts[index].splitlines()]
-        if row.get("completion"):
-            written = "".join(message["content"] for message in row["completion"])
-            lines += ["--- the model learns to write", *_shortened(written).splitlines()]
     return lines, max(counts)
 
 
@@ -210,12 +246,3 @@ def describe_memory(trainer, tokens: int, **more) -> list[str]:
 
 def _size(size: float) -> str:
     return f"{size / GIB:10.1f} GiB" if size >= GIB else f"{size / GIB * 1024:10.1f} MiB"
-
-
-def zero_stage() -> int:
-    """Stage of ZeRO that the launcher set up: 3 for FSDP, 0 for none."""
-    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
-        return 3
-    if os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true":
-        return int(os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2"))
-    return 0

@@ -1,35 +1,32 @@
 """What every command does around its trainer: checks before anything heavy loads, the data, what is kept of a run."""
 
-import importlib.util
 import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
 from .arguments import DataArguments
+from .checkpoints import resolve_resume
+from .checks import check_model, check_processes, is_main_process, missing_extras
 from .data.load import ANSWER_COLUMNS, PROBLEM_COLUMNS, load_rows
 from .data.prompts import save_prompt_format
 from .data.report import BadDataError, DataReport
 from .data.training import make_training_set
-from .recipe import parse_mapping
+from .dry_run import rehearse
+from .recipe import parse_mapping, recipe_text
 
 if TYPE_CHECKING:
     from datasets import Dataset
-    from transformers import PreTrainedTokenizerBase, TrainingArguments
+    from transformers import PreTrainedTokenizerBase, Trainer, TrainingArguments
     from trl import ModelConfig
 
 RECIPE = "recipe.yaml"
-# Trackers that transformers knows by the name of their package
-TRACKERS = ("wandb", "trackio", "mlflow", "swanlab", "comet_ml", "clearml")
-
-
-def is_main_process() -> bool:
-    return int(os.environ.get("RANK", "0")) == 0
 
 
 def quiet_dependencies() -> None:
@@ -148,49 +145,6 @@ def model_init_kwargs(training_args: "TrainingArguments", model_args: "ModelConf
     return {name: value for name, value in kwargs.items() if value is not None}
 
 
-def check_processes(training_args: "TrainingArguments") -> None:
-    """Raises if a launcher started several processes that each take themselves for the only one."""
-    launched = int(os.environ.get("WORLD_SIZE", "1"))
-    if launched != training_args.world_size:
-        raise ValueError(
-            f"{launched} processes were launched, but each would train alone: this machine has no accelerator for "
-            "them. Set `use_cpu` to true to train on the CPU in several processes."
-        )
-
-
-def check_model(model_args: "ModelConfig") -> None:
-    """Raises if no model is named, or a name that can only be a folder is none."""
-    name = model_args.model_name_or_path
-    if name is None:
-        raise ValueError("`model_name_or_path` is not set; give a Hub id or a local folder.")
-    is_path = name.startswith((".", "/", "~")) or name.count("/") > 1
-    if is_path and not Path(name).is_dir():
-        raise FileNotFoundError(f"`model_name_or_path` is '{name}', and there is no such folder.")
-
-
-def missing_extras(training_args: "TrainingArguments", model_args: "ModelConfig") -> list[str]:
-    """What to say of each setting that needs an optional package which is not installed."""
-    optimizer = str(getattr(training_args.optim, "value", training_args.optim))
-    eight_bit = "8bit" in optimizer or "paged" in optimizer or "bnb" in optimizer
-    needs = [
-        ("load_in_4bit", model_args.load_in_4bit, "bitsandbytes", "quantization"),
-        ("load_in_8bit", model_args.load_in_8bit, "bitsandbytes", "quantization"),
-        (f"optim: {optimizer}", eight_bit, "bitsandbytes", "quantization"),
-        ("use_vllm", getattr(training_args, "use_vllm", False), "vllm", "vllm"),
-        ("deepspeed", training_args.deepspeed is not None, "deepspeed", "deepspeed"),
-    ]
-    missing = [
-        f"`{setting}` needs the package '{package}', which is not installed: pip install 'sage-trl[{extra}]'"
-        for setting, is_set, package, extra in needs
-        if is_set and importlib.util.find_spec(package) is None
-    ]
-    return missing + [
-        f"`report_to` names '{name}', whose package is not installed: pip install {name}"
-        for name in TRACKERS
-        if name in training_args.report_to and importlib.util.find_spec(name) is None
-    ]
-
-
 def hide_hub_token(training_args: "TrainingArguments") -> None:
     """
     Moves a token from the settings into the environment, where the Hub's client finds it. The settings are saved
@@ -209,3 +163,98 @@ def mistakes_as_one_line(*kinds: type[Exception]) -> Iterator[None]:
         if int(os.environ.get("LOCAL_RANK", "0")) == 0:
             print(f"sage-trl: error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
+
+
+def splits_of(training_args: "TrainingArguments") -> tuple[str, ...]:
+    return ("train", "test") if training_args.eval_strategy != "no" else ("train",)
+
+
+def prepare(script_args: DataArguments, training_args: "TrainingArguments", model_args: "ModelConfig") -> None:
+    """Checks what every command has in common, and settles where it resumes and how the model is loaded."""
+    check_model(model_args)
+    check_processes(training_args)
+    missing = missing_extras(training_args, model_args)
+    if missing and not script_args.dry_run:
+        raise ImportError(" ".join(missing))
+    training_args.resume_from_checkpoint = resolve_resume(
+        training_args.resume_from_checkpoint, training_args.output_dir
+    )
+    hide_hub_token(training_args)
+    training_args.model_init_kwargs = {
+        **model_init_kwargs(training_args, model_args),
+        **parse_mapping(training_args.model_init_kwargs, "model_init_kwargs"),
+    }
+
+
+@dataclass(frozen=True)
+class Command:
+    """
+    One command: parse, build, train, save. A mistake in the settings is one line and exit code 2.
+
+    Args:
+        module (`str`):
+            What `accelerate launch -m` runs.
+        make_parser (`Callable`):
+            Makes its parser.
+        build_trainer (`Callable`):
+            Builds the trainer from script arguments, training arguments and model arguments.
+        describe (`Callable`):
+            Says what a trainer would do, for a dry run.
+        before_saving (`Callable`, *optional*):
+            Called with the trainer after training.
+    """
+
+    module: str
+    make_parser: Callable
+    build_trainer: Callable
+    describe: Callable
+    before_saving: Callable | None = None
+
+    def run(self, argv: list[str] | None = None, prog: str | None = None) -> None:
+        quiet_dependencies()
+        with mistakes_as_one_line(ValueError, TypeError, ImportError, OSError):
+            parser = self.make_parser(prog or f"python -m {self.module}")
+            arguments = parser.parse_run(sys.argv[1:] if argv is None else argv)
+        script_args = arguments[0]
+        recipe = recipe_text(arguments, parser.given, self.module)
+        with mistakes_as_one_line(ValueError, ImportError, OSError):
+            if script_args.dry_run:
+                rehearse(self.build_trainer, self.describe, arguments)
+                return
+            trainer = self.build_trainer(*arguments)
+        self.fit(trainer, script_args, recipe)
+
+    def fit(self, trainer: "Trainer", script_args: DataArguments, recipe: str = "") -> None:
+        """
+        Trains, saves, pushes if asked to, and ends the trackers and the process group.
+
+        Args:
+            trainer ([`~transformers.Trainer`]):
+                The trainer, built.
+            script_args ([`~sage_trl.arguments.DataArguments`]):
+                What is recorded beside the model.
+            recipe (`str`, *optional*):
+                The recipe's text, saved beside the model.
+        """
+        from transformers import ProgressCallback
+
+        from .progress import SAGEProgressCallback
+
+        args, say = trainer.args, trainer.accelerator.print
+        trainer.add_callback(RecordCallback(script_args.prompt_format, recipe))
+        if not args.disable_tqdm:
+            trainer.remove_callback(ProgressCallback)
+            trainer.add_callback(SAGEProgressCallback)
+        if args.resume_from_checkpoint is not None:
+            say(f"Resuming from {args.resume_from_checkpoint}")
+        trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+        if self.before_saving is not None:
+            self.before_saving(trainer)
+        trainer.save_model(args.output_dir)
+        trainer.save_state()
+        trainer.create_model_card(dataset_name=script_args.dataset_name)
+        say(f"Model saved to {args.output_dir}")
+        if args.push_to_hub:
+            trainer.push_to_hub(dataset_name=script_args.dataset_name)
+            say(f"Model pushed to https://huggingface.co/{trainer.hub_model_id}")
+        trainer.end()

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from sage_trl.data.load import load_task
 from sage_trl.data.prompts import load_prompt_format
 from sage_trl.rewards import REWARDS
-from sage_trl.train import build_trainer, find_unreadable, fit, make_parser, run
+from sage_trl.train import COMMAND, build_trainer, find_unreadable, make_parser, run
 
 ROOT = Path(__file__).parents[1]
 MODEL = str(ROOT / "examples" / "countdown" / "model")
@@ -49,7 +49,7 @@ def test_a_recipe_trains_and_saves_a_model_that_loads(tmp_path):
         ["--config", RECIPE, *SMALL, "--output_dir", str(tmp_path), "--eval_strategy", "steps", "--eval_steps", "2"]
     )
     trainer = build_trainer(*parsed)
-    fit(trainer, parsed[1], dataset_name=None)
+    COMMAND.fit(trainer, parsed[0])
     assert trainer.state.global_step == 2
     assert trainer.guide.threshold == 1.3
     assert [type(callback).__name__ for callback in trainer.callback_handler.callbacks].count("ProgressCallback") == 0

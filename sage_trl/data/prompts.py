@@ -115,6 +115,48 @@ def make_prompt(problem: str, prompt_format: str, markers: Iterable[str]) -> lis
     return [user] if form.system is None else [{"role": "system", "content": form.system}, user]
 
 
+def make_completion(solution: str, answer: str, prompt_format: str, markers: Iterable[str]) -> list[dict[str, str]]:
+    r"""
+    Puts a worked solution as the model is to write it, for supervised training.
+
+    Args:
+        solution (`str`):
+            The worked solution. Of one with `<think>` tags the reasoning is what they hold.
+        answer (`str`):
+            Its final answer, added where the format asks for it and the solution does not give it.
+        prompt_format (`str`):
+            Name of the format.
+        markers (iterable of `str`):
+            What the solution must not contain intact, from [`control_markers`].
+
+    Returns:
+        `list[dict[str, str]]`: an assistant message that follows the format.
+
+    Raises:
+        [`ValueError`]: there is nothing to learn from; the message is the reason, for the report.
+    """
+    form = resolve_prompt_format(prompt_format)
+    reasoning, closed, summary = solution.rpartition("</think>")
+    reasoning = reasoning.strip().removeprefix("<think>")
+    reasoning, summary = (neutralise(text, markers).strip() for text in (reasoning, summary))
+    if not reasoning and not summary:
+        raise ValueError("the solution is empty")
+    if form.reasoning is None:
+        text = "\n\n".join(part for part in (reasoning, summary) if part)
+    else:
+        opening, closing = form.reasoning
+        if not closed:  # all of it is reasoning
+            reasoning, summary = summary, ""
+        elif form.solution is not None:  # the answer stands alone between its tags
+            reasoning, summary = "\n\n".join(part for part in (reasoning, summary) if part), ""
+        text = f"{opening}\n{reasoning}\n{closing}" + (f"\n\n{summary}" if summary else "")
+    if form.solution is not None:
+        text += f"\n{form.solution[0]}{neutralise(answer, markers)}{form.solution[1]}"
+    elif form.boxed and not last_box(summary or ("" if form.reasoning else text)):
+        text += f"\n\n\\boxed{{{answer}}}"
+    return [{"role": "assistant", "content": text}]
+
+
 def control_markers(tokenizer: "PreTrainedTokenizerBase", prompt_format: str) -> list[str]:
     """
     Lists what a problem must not contain intact.
