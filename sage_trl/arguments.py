@@ -19,7 +19,7 @@ class DataArguments:
     Args:
         dataset_name (`str`, *optional*):
             Dataset of problems and answers: a .json, .jsonl, .csv or .parquet file, a folder that `save_to_disk`
-            wrote, or a Hub id.
+            wrote or that is laid out as a dataset on the Hub, or a Hub id.
         dataset_config (`str`, *optional*):
             Configuration of a Hub dataset.
         dataset_train_split (`str`, *optional*, defaults to `"train"`):
@@ -46,7 +46,7 @@ class DataArguments:
         default=None,
         metadata={
             "help": "Dataset of problems and answers: a .json, .jsonl, .csv or .parquet file, a folder that "
-            "`save_to_disk` wrote, or a Hub id."
+            "`save_to_disk` wrote or that is laid out as on the Hub, or a Hub id."
         },
     )
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a Hub dataset."})

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 TASKS = ("countdown",)
+SAVED = ("dataset_dict.json", "state.json")  # one of them is in what `save_to_disk` writes
 SUFFIXES = (".json", ".jsonl", ".csv", ".parquet")
 PROBLEM_COLUMNS = ("problem", "question", "prompt")
 ANSWER_COLUMNS = ("answer", "expected_answer", "solution")
@@ -88,9 +89,10 @@ def load_rows(
 
     Args:
         dataset_name (`str`):
-            A .json, .jsonl, .csv or .parquet file, a folder that `save_to_disk` wrote, or a Hub id.
+            A .json, .jsonl, .csv or .parquet file, a folder that `save_to_disk` wrote, a folder of files as a dataset
+            on the Hub is, or a Hub id.
         dataset_config (`str` or `None`):
-            Configuration of a Hub dataset.
+            Configuration of a Hub dataset or of such a folder.
         split (`str`):
             The split. A file and a saved single dataset have only `"train"`.
         setting (`str`):
@@ -111,12 +113,12 @@ def load_rows(
             raise ValueError(f"'{path}' is empty.")
         _check_split(split, ["train"], dataset_name, setting)
         return _read_file(path, as_text)
-    if path.is_dir():
+    if any((path / name).is_file() for name in SAVED):
         saved = load_from_disk(str(path))
         splits = {"train": saved} if isinstance(saved, Dataset) else saved
         _check_split(split, list(splits), dataset_name, setting)
         return _from_dataset(splits[split])
-    if path.suffix in SUFFIXES or path.is_absolute() or dataset_name.count("/") > 1:
+    if not path.is_dir() and (path.suffix in SUFFIXES or path.is_absolute() or dataset_name.count("/") > 1):
         raise FileNotFoundError(f"`dataset_name` is '{dataset_name}', and there is no such file or folder.")
     configs = get_dataset_config_names(dataset_name)
     if dataset_config is None and len(configs) > 1:
