@@ -127,7 +127,7 @@ def describe_texts(trainer: "SFTTrainer") -> list[str]:
     counts = list(map(len, trainer.train_dataset["input_ids"]))
     lines = [f"{len(counts):,} texts of {min(counts)} to {max(counts)} tokens"]
     for row in trainer.train_dataset.select(range(min(SHOWN_PROMPTS, len(counts)))):
-        learnt = sum(row["completion_mask"])
+        learnt = int((trainer.data_collator([row])["labels"] != -100).sum())
         text = trainer.processing_class.decode(row["input_ids"])
         lines += [f"--- {len(row['input_ids'])} tokens, the last {learnt} learnt", *_shortened(text).splitlines()]
     return lines
