@@ -1,14 +1,14 @@
 import json
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sage_trl.data.load import load_task
 from sage_trl.data.prompts import load_prompt_format
-from sage_trl.rewards import REWARDS
+from sage_trl.rewards.math import unreadable
+from sage_trl.rewards.pool import shared_pool
 from sage_trl.train import COMMAND, build_trainer, find_unreadable, make_parser, run
 
 ROOT = Path(__file__).parents[1]
@@ -94,13 +94,9 @@ def test_a_file_of_problems_trains_and_the_folder_says_in_which_format(tmp_path,
     assert load_prompt_format(tmp_path / "run" / "checkpoint-1") == "qwen-math"
 
 
-def test_a_broken_file_ends_in_one_report_and_exit_code_2(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(
-        "sage_trl.train.find_unreadable",
-        lambda rewards: lambda answers: [i for i, answer in enumerate(answers) if "?" in answer],
-    )
+def test_a_broken_file_ends_in_one_report_and_exit_code_2(tmp_path, capsys):
     file = str(ROOT / "tests" / "data" / "broken.jsonl")
-    arguments = ["--dataset_name", file, "--reward_funcs", "format_boxed", "--prompt_format", "qwen-math"]
+    arguments = ["--dataset_name", file, "--reward_funcs", "math", "--prompt_format", "qwen-math"]
     with pytest.raises(SystemExit) as end:
         run([*arguments, *ON_GOLDEN, "--output_dir", str(tmp_path / "run"), "--max_prompt_length", "900"])
     assert end.value.code == 2
@@ -125,11 +121,80 @@ def test_a_broken_file_ends_in_one_report_and_exit_code_2(tmp_path, capsys, monk
     ]
 
 
-def test_golds_are_checked_for_the_math_reward_alone(monkeypatch):
-    monkeypatch.setitem(REWARDS, "judge", "sage_trl.rewards.math:math_reward")
-    monkeypatch.setitem(sys.modules, "sage_trl.rewards.math", SimpleNamespace(unreadable=len))
+def test_golds_are_checked_for_the_math_reward_alone():
     assert find_unreadable(["format_boxed", "my.module:reward"]) is None
-    assert find_unreadable(["format_boxed", "judge"]) is len
+    assert find_unreadable(["format_boxed", "math"]) is unreadable
+    assert find_unreadable(["sage_trl.rewards.math:math_reward"]) is unreadable
+
+
+def test_the_math_reward_has_the_limits_of_the_recipe(tmp_path):
+    arguments = [*("--dataset_name", problems(tmp_path), "--prompt_format", "plain"), "--reward_funcs", "math"]
+    arguments += ["--reward_timeout", "0.5", "--reward_workers", "1", "--output_dir", str(tmp_path / "run")]
+    build_trainer(*make_parser().parse_run([*arguments, *ON_GOLDEN]))
+    assert (shared_pool().timeout, shared_pool().workers) == (0.5, 1)
+    for setting in ("reward_timeout", "reward_workers"):
+        with pytest.raises(ValueError, match=f"`{setting}` is 0"):
+            make_parser().parse_run([*arguments, *ON_GOLDEN, f"--{setting}", "0"])
+
+
+def problems(tmp_path) -> str:
+    file = tmp_path / "problems.jsonl"
+    file.write_text("".join(json.dumps({"problem": f"{i}+x?", "answer": f"x+{i}"}) + "\n" for i in range(8)))
+    return str(file)
+
+
+def test_the_math_reward_trains_and_logs_its_time_outs(tmp_path):
+    arguments = ["--dataset_name", problems(tmp_path), "--reward_funcs", "math", "--prompt_format", "plain"]
+    run([*arguments, *ON_GOLDEN, "--output_dir", str(tmp_path / "run"), "--logging_steps", "1"])
+    log = json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
+    assert log[0]["rewards/timeout_frac"] == 0.0
+    assert log[0]["rewards/math_reward/mean"] == 0.0
+
+
+def test_a_run_resumes_as_its_settings_say(tmp_path, capsys):
+    arguments = ["--config", RECIPE, *SMALL, "--output_dir", str(tmp_path), "--save_strategy", "steps"]
+    arguments += ["--save_steps", "1"]
+    run([*arguments, "--resume_from_checkpoint", "auto"])
+    assert "Resuming" not in capsys.readouterr().out
+    state = (tmp_path / "checkpoint-2" / "trainer_state.json").read_text()
+    (tmp_path / "checkpoint-2" / "trainer_state.json").write_text(state[:100])  # torn
+    run([*arguments, "--resume_from_checkpoint", "auto"])
+    assert f"Resuming from {tmp_path / 'checkpoint-1'}" in capsys.readouterr().out
+    assert json.loads((tmp_path / "checkpoint-2" / "trainer_state.json").read_text())["global_step"] == 2
+    assert "no whole checkpoint" in refused(
+        capsys, *arguments, "--output_dir", str(tmp_path / "new"), "--resume_from_checkpoint", "true"
+    )
+    (tmp_path / "checkpoint-2" / "trainer_state.json").unlink()
+    assert "which is torn" in refused(capsys, *arguments, "--resume_from_checkpoint", str(tmp_path / "checkpoint-2"))
+
+
+def test_the_recipe_is_kept_beside_the_model_and_runs_again(tmp_path):
+    first = tmp_path / "first"
+    run(["--config", RECIPE, *SMALL, "--output_dir", str(first), "--learning_rate", "2e-4"])
+    kept = yaml.safe_load((first / "recipe.yaml").read_text())
+    assert kept["learning_rate"] == 2e-4 and kept["guide"] == "branch" and kept["output_dir"] == "first"
+    assert not {"config", "dry_run", "hub_token"} & set(kept)
+    again = [*make_parser().parse_run(["--config", str(first / "recipe.yaml"), "--output_dir", str(first)])]
+    before = [*make_parser().parse_run(["--config", RECIPE, *SMALL, "--output_dir", str(first)])]
+    assert again[0] == before[0] and again[2] == before[2]
+    assert again[1].guide_kwargs == before[1].guide_kwargs and again[1].max_steps == before[1].max_steps
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ([], "nothing to run: give a recipe, `--config recipe.yaml`"),
+        ([RECIPE], f"Write `--config {RECIPE}`"),
+        (
+            ["--config", RECIPE, "--model_name_or_path", "./no/model"],
+            "`model_name_or_path` is './no/model', and there",
+        ),
+        (["--config", RECIPE, "--report_to", "wandb"], "`report_to` names 'wandb', whose package is not installed"),
+    ],
+)
+def test_a_first_mistake_is_answered_in_a_line(capsys, monkeypatch, arguments, words):
+    monkeypatch.setattr("sage_trl.checks.importlib.util.find_spec", lambda name: None)
+    assert words in refused(capsys, *arguments)
 
 
 def test_the_command_line_wins_over_the_recipe():

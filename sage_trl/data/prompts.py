@@ -138,7 +138,7 @@ def make_completion(solution: str, answer: str, prompt_format: str, markers: Ite
     form = resolve_prompt_format(prompt_format)
     reasoning, closed, summary = solution.rpartition("</think>")
     reasoning = reasoning.strip().removeprefix("<think>")
-    reasoning, summary = (neutralise(text, markers).strip() for text in (reasoning, summary))
+    reasoning, summary, answer = (neutralise(text, markers).strip() for text in (reasoning, summary, answer))
     if not reasoning and not summary:
         raise ValueError("the solution is empty")
     if form.reasoning is None:
@@ -151,7 +151,7 @@ def make_completion(solution: str, answer: str, prompt_format: str, markers: Ite
             reasoning, summary = "\n\n".join(part for part in (reasoning, summary) if part), ""
         text = f"{opening}\n{reasoning}\n{closing}" + (f"\n\n{summary}" if summary else "")
     if form.solution is not None:
-        text += f"\n{form.solution[0]}{neutralise(answer, markers)}{form.solution[1]}"
+        text += f"\n{form.solution[0]}{answer}{form.solution[1]}"
     elif form.boxed and not last_box(summary or ("" if form.reasoning else text)):
         text += f"\n\n\\boxed{{{answer}}}"
     return [{"role": "assistant", "content": text}]
