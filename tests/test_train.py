@@ -174,7 +174,10 @@ def test_the_recipe_is_kept_beside_the_model_and_runs_again(tmp_path):
     kept = yaml.safe_load((first / "recipe.yaml").read_text())
     assert kept["learning_rate"] == 2e-4 and kept["guide"] == "branch" and kept["output_dir"] == "first"
     assert not {"config", "dry_run", "hub_token"} & set(kept)
-    again = [*make_parser().parse_run(["--config", str(first / "recipe.yaml"), "--output_dir", str(first)])]
+    # Of an absolute path only the last part is kept: a recipe is published
+    assert kept["model_name_or_path"] == "model"
+    here = ["--model_name_or_path", MODEL, "--output_dir", str(first)]
+    again = [*make_parser().parse_run(["--config", str(first / "recipe.yaml"), *here])]
     before = [*make_parser().parse_run(["--config", RECIPE, *SMALL, "--output_dir", str(first)])]
     assert again[0] == before[0] and again[2] == before[2]
     assert again[1].guide_kwargs == before[1].guide_kwargs and again[1].max_steps == before[1].max_steps
