@@ -1,5 +1,6 @@
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ def test_the_problems_have_the_answers_that_they_ask_for():
     assert len(rows) == 200 and rows == load().make_problems(200)
     for row in rows:
         question = row["problem"].split("Question: ")[2]
-        first, second = (int(word) for word in question.split() if word.isdecimal())
+        first, second = map(int, re.findall(r"\d+", question))
         assert int(row["answer"]) == (first + second if "buys" in question else first - second)
 
 
