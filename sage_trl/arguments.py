@@ -117,6 +117,8 @@ class SAGEScriptArguments(DataArguments):
             most 8.
     """
 
+    _argument_group_name = "data and rewards"
+
     task: str | None = field(
         default=None, metadata={"help": "Built-in task that generates the problems: 'countdown'. Or `dataset_name`."}
     )
@@ -185,6 +187,8 @@ class SFTScriptArguments(DataArguments):
             Share of `max_length` that prompt and solution may fill together. Rows beyond it are dropped and counted:
             none is truncated.
     """
+
+    _argument_group_name = "data"
 
     solution_column: str = field(
         default="generated_solution",

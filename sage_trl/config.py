@@ -46,6 +46,8 @@ class SAGEGRPOConfig(GRPOConfig):
             A completion counts as correct when that reward is above this value.
     """
 
+    _argument_group_name = "training, anchor and guide"
+
     guide: str = field(
         default="none",
         metadata={

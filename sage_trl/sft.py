@@ -30,8 +30,8 @@ def make_parser(prog: str | None = None) -> RecipeParser:
         (SFTScriptArguments, SFTConfig, ModelConfig),
         prog=prog,
         usage="%(prog)s --config recipe.yaml [--setting value ...]",
-        description="Teaches a base model to reason in a prompt format. Every setting below is a key of the recipe, "
-        "too.",
+        description="Teaches a base model to reason in a prompt format. `--config` names the recipe; every setting "
+        "below is a key of it, too, and wins over it on the command line.",
     )
 
 
