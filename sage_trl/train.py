@@ -32,8 +32,8 @@ def make_parser(prog: str | None = None) -> RecipeParser:
         (SAGEScriptArguments, SAGEGRPOConfig, ModelConfig),
         prog=prog,
         usage="%(prog)s --config recipe.yaml [--setting value ...]",
-        description="Trains a language model by GRPO or SAGE. `--config` names the recipe; every setting below is a key "
-        "of it, too, and wins over it on the command line.",
+        description="Trains a language model by GRPO or SAGE. `--config` names the recipe; every setting below is a "
+        "key of it, too, and wins over it on the command line.",
     )
 
 
