@@ -2,16 +2,15 @@ r"""Whether two answers are equal. Runs in the pool's workers: nothing here has 
 
 math-verify (`parse`, `verify`) reads LaTeX and compares what is left at the end. Around it is done here
 
-- structure, on the text: lists and sets, tuples and intervals, unions, inequalities, equations, matrices, ratios and
-  times, numbers in a base. `(1,2)` stays different from `[1,2]`, and `x > 2` is `(2,\infty)`;
-- values: constants are compared to 30 digits, relative to their size, and expressions at points that depend on the
-  names of their symbols. Two expressions that agree at all of them are equal; `simplify` is not needed, and no
-  difference is too small to count, as in 1/2004! against 1/2006!;
+- structure, on the text (`structure.py`): lists and sets, tuples and intervals, unions, inequalities, equations,
+  matrices, ratios and times, numbers in a base. `(1,2)` differs from `[1,2]`, and `x > 2` is `(2,\infty)`;
+- values (`values.py`): rational constants are compared exactly, others to as many digits as their difference needs,
+  and expressions at points that depend on the names of their symbols. Two that agree at all of them are equal;
+  `simplify` is not needed, and no difference is too small to count, as in 1/2004! against 1/2006!;
 - size: what would have more digits than `MAX_LOG10` is not computed.
 """
 
 import re
-from collections.abc import Iterator
 from fractions import Fraction
 
 import sympy
@@ -19,20 +18,32 @@ from math_verify import verify
 
 from .answers import ONE_LETTER_UNITS, Answer, balanced, choice, key, normalise, units_differ, words
 from .numbers import numbers_equal, read_number
+from .structure import (
+    NAME,
+    VARIABLE,
+    Interval,
+    bare,
+    based,
+    bracket,
+    elements,
+    intervals,
+    leaves,
+    matrix,
+    may_name,
+    names_of,
+    sides_of,
+)
 from .values import ENOUGH_POINTS, POINTS, TooLarge, log10, near, plain, read, value, values_agree
 
 MAX_PARTS = 60
 
-RELATION = re.compile(r"(\\le(?![A-Za-z])|\\ge(?![A-Za-z])|<|>)")
-EQUALS = re.compile(r"(?<![<>!:])=(?!=)")
-NAME = re.compile(r"[A-Za-z\\'()\s,|{}]*[A-Za-z][A-Za-z\\'()\s,|{}]*")
-MEMBER = re.compile(r"\s*[A-Za-z](?:_\{?\w\}?)?\s*\\in(?![A-Za-z])\s*")
-BASES = "two three four five six seven eight nine ten eleven twelve".split()
-BASE = re.compile(rf"([0-9A-Z]+)\s?_\s?\{{?(?:\\text\{{)?\s*(\d{{1,2}}|{'|'.join(BASES)})\s*\}}?\}}?")
+# What may be an interval or a union of some
+LINE_LIKE = re.compile(
+    r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|<|>|\\cup|\\setminus|\\backslash|\\ne(?![A-Za-z])|\\mathbb\{R\}"
+)
 TIME = re.compile(r"\d{1,2}:\d{2}(?::\d{2})?")
 LETTER_UNIT = re.compile(rf"\s?[{''.join(sorted(ONE_LETTER_UNITS))}]$")
-MATRIX = re.compile(r"\\begin\s?\{([pbB]?matrix|array)\}(?:\{[clr|]*\})?(.*)\\end\s?\{\1\}", re.DOTALL)
-PAIRS = {"(": ")", "[": "]", "{": "}"}
+POINT = re.compile(r"^[A-Z]\s?(?=\()")
 
 
 def judge(gold: str, answers: list[str]) -> bool | None:
@@ -64,34 +75,17 @@ def _is_equal(gold: Answer, answer: Answer) -> bool:
 
 
 def can_read(gold: str) -> bool:
-    """Whether every part of a normalised gold is a number, a text or LaTeX that math-verify can parse."""
-    return (
-        bool(gold)
-        and balanced(gold)
-        and all(
-            read_number(leaf) is not None or words(leaf) is not None or BASE.fullmatch(leaf) or read(leaf) is not None
-            for leaf in _leaves(gold)
-        )
+    r"""
+    Whether a normalised gold says something: each part is a number, a text or LaTeX that math-verify can parse, or at
+    least whole LaTeX, as `GL_2(\mathbb{R})` is, of which only the same spelling will be accepted.
+    """
+    if not gold or not balanced(gold) or gold.count("\\begin") != gold.count("\\end"):
+        return False
+    known = (
+        read_number(leaf) is not None or words(leaf) is not None or based(leaf) or read(leaf) is not None
+        for leaf in leaves(gold)
     )
-
-
-def _leaves(text: str) -> Iterator[str]:
-    parts = [side for side in EQUALS.split(text) if side.strip()]
-    if len(parts) == 1:
-        parts = RELATION.split(text)[::2] if RELATION.search(text) else _split(text, r"\\cup(?![A-Za-z])")
-    if len(parts) == 1:
-        parts = _elements(text)
-    if len(parts) == 1 and (bracket := _bracket(text)):
-        parts = bracket[2]
-    if len(parts) == 1 and (rows := _matrix(text)):
-        parts = [cell for row in rows for cell in row]
-    if len(parts) == 1 and ":" in text:
-        parts = text.split(":")
-    if len(parts) == 1 and parts[0] == text:
-        yield text.strip()
-        return
-    for part in parts:
-        yield from _leaves(part)
+    return all(known) or re.search(r"\w", re.sub(r"\\\\(?:begin|end|left|right)(?![A-Za-z])", "", gold)) is not None
 
 
 def equal(gold: str, answer: str) -> bool:
@@ -106,27 +100,49 @@ def equal(gold: str, answer: str) -> bool:
         return numbers_equal(*numbers)
     if numbers != (None, None) and (letter := LETTER_UNIT.search(answer if numbers[0] else gold)):
         # Beside a plain number 5 m is no product
-        bare = read_number(letter.string[: letter.start()])
-        if bare is not None:
-            return numbers_equal(numbers[0] or bare, numbers[1] or bare)
+        number = read_number(letter.string[: letter.start()])
+        if number is not None:
+            return numbers_equal(numbers[0] or number, numbers[1] or number)
     if words(gold) is not None or words(answer) is not None:
         return words(gold) == words(answer)
-    if any(RELATION.search(text) or "\\cup" in text for text in (gold, answer)):
-        pieces = _intervals(gold), _intervals(answer)
+    if any(LINE_LIKE.search(text) for text in (gold, answer)):
+        pieces = intervals(gold), intervals(answer)
         if None not in pieces:
             return _cover(*pieces, _intervals_equal)
-    ours, theirs = _elements(gold), _elements(answer)
+    ours, theirs = elements(gold), elements(answer)
     if max(len(ours), len(theirs)) > MAX_PARTS:
         return False
-    if len(ours) == len(theirs) == 1:
+    names, their_names = names_of(ours), names_of(theirs)
+    if names is not None and their_names is not None:
+        return names.keys() == their_names.keys() and all(equal(names[name], their_names[name]) for name in names)
+    if len(ours) == len(theirs) == 1 and names is None and their_names is None:
         return _single(ours[0], theirs[0])
     # A pair whose parentheses were left out, or a list in parentheses; a set is neither
-    ordered, listed = _bracket(ours[0]) if len(ours) == 1 else None, _bracket(theirs[0]) if len(theirs) == 1 else None
+    ordered = bracket(ours[0]) if len(ours) == 1 else None
+    listed = bracket(theirs[0]) if len(theirs) == 1 else None
     if ordered and ordered[:2] == ("(", ")") and "\\{" not in answer:
+        if their_names is not None:
+            theirs = [their_names[name] for name in sorted(their_names)]
         return len(ordered[2]) == len(theirs) and all(map(equal, ordered[2], theirs))
     if listed and listed[:2] == ("(", ")") and "\\{" not in gold:
+        if names is not None:
+            ours = [names[name] for name in sorted(names)]
+            return len(ours) == len(listed[2]) and all(map(equal, ours, listed[2]))
         theirs = listed[2]
-    return _cover(ours, theirs, equal)
+    return _cover(ours, theirs, equal) if "\\{" in gold + answer else _match(ours, theirs)
+
+
+def _match(ours: list[str], theirs: list[str]) -> bool:
+    """Whether two lists have the same elements, each as often."""
+    if len(ours) != len(theirs):
+        return False
+    rest = list(theirs)
+    for our in ours:
+        found = next((index for index, their in enumerate(rest) if equal(our, their)), None)
+        if found is None:
+            return False
+        rest.pop(found)
+    return True
 
 
 def _cover(ours: list, theirs: list, same) -> bool:
@@ -136,134 +152,37 @@ def _cover(ours: list, theirs: list, same) -> bool:
 
 
 def _single(gold: str, answer: str) -> bool:
-    sides, their_sides = _sides(gold), _sides(answer)
+    sides, their_sides = sides_of(gold), sides_of(answer)
     if sides and their_sides:
-        if NAME.fullmatch(_bare(sides[0])) and key(sides[0]) == key(their_sides[0]):
-            return equal(sides[1], their_sides[1])
-        return _equations_equal(sides, their_sides)
-    if their_sides:  # x = 5 for 5, and 5 = x
-        if read_number(their_sides[0]) is not None and NAME.fullmatch(_bare(their_sides[1])):
-            their_sides = their_sides[::-1]
-        name = NAME.fullmatch(_bare(their_sides[0]))
-        # x + y = 5 may name what was asked for; x + y = 0 is an equation
-        return equal(gold, their_sides[1]) and bool(name or not _is_zero(their_sides[1]))
+        if may_name(sides[0]) and key(sides[0]) == key(their_sides[0]):
+            return equal(sides[-1], their_sides[-1])
+        return len(sides) == len(their_sides) == 2 and _equations_equal(sides, their_sides)
+    if their_sides:  # x = 5 for 5
+        return _names_value(their_sides, gold)
     if sides:
-        return bool(NAME.fullmatch(_bare(sides[0]))) and equal(sides[1], answer)
-    brackets = _bracket(gold), _bracket(answer)
+        return _names_value(sides, answer)
+    brackets = bracket(gold), bracket(POINT.sub("", answer))
     if None not in brackets:
         (*kind, ours), (*their_kind, theirs) = brackets
         return kind == their_kind and len(ours) == len(theirs) and all(map(equal, ours, theirs))
-    rows, their_rows = _matrix(gold), _matrix(answer)
+    rows, their_rows = matrix(gold), matrix(answer)
     if rows and their_rows:
         shapes = [len(row) for row in rows], [len(row) for row in their_rows]
         return shapes[0] == shapes[1] and all(map(equal, sum(rows, []), sum(their_rows, [])))
     if ":" in gold or ":" in answer:
         return _ratios_equal(gold, answer)
-    if BASE.fullmatch(gold) or BASE.fullmatch(answer):
+    if based(gold) or based(answer):
         return _bases_equal(gold, answer)
     return _expressions_equal(gold, answer)
 
 
-def _split(text: str, separator: str) -> list[str]:
-    """Splits at a separator that stands outside all brackets. A half-open interval closes with the other bracket."""
-    parts, depth, start = [], 0, 0
-    for match in re.finditer(rf"\\[{{}}]|[()\[\]{{}}]|\\begin|\\end|{separator}", text):
-        token = match.group()
-        if token in ("\\{", "\\begin") or token in PAIRS:
-            depth += 1
-        elif token in ("\\}", "\\end") or token in PAIRS.values():
-            depth -= 1
-        elif depth == 0:
-            parts.append(text[start : match.start()])
-            start = match.end()
-    return [part.strip() for part in [*parts, text[start:]] if part.strip()] or [text]
-
-
-def _elements(text: str) -> list[str]:
-    r"""Elements of a list or of a set; `\pm` makes two of one."""
-    text = text.strip()
-    text = text[member.end() :] if (member := MEMBER.match(text)) else text
-    if read_number(text) is not None:
-        return [text]
-    if text.startswith("\\{") and text.endswith("\\}") and not re.search(r"\\mid|\||:", text):
-        text = text[2:-2]
-    return [sign for part in _split(text, "[,;]") for sign in _signs(part)]
-
-
-def _signs(text: str) -> list[str]:
-    if "\\pm" not in text and "\\mp" not in text:
-        return [text]
-    if "\\mp" in text:  # linked: the upper signs, then the lower ones
-        upper = re.sub(r"\\mp\s?", "-", re.sub(r"\\pm\s?", "+", text))
-        return [upper, re.sub(r"\\mp\s?", "+", re.sub(r"\\pm\s?", "-", text))]
-    before, _, after = text.partition("\\pm")
-    before, plus = before.rstrip(), "+" if re.search(r"[\w})\]]\s*$", before) else ""
-    return [sign for rest in _signs(after.lstrip()) for sign in (f"{before}{plus}{rest}", f"{before}-{rest}")][:16]
-
-
-def _bracket(text: str) -> tuple[str, str, list[str]] | None:
-    """`("(", "]", ["1", "2"])` of `(1,2]`; `None` unless one pair of brackets holds two parts or more."""
-    text = text.strip()
-    if text[:1] not in ("(", "[") or text[-1:] not in (")", "]"):
-        return None
-    depth = 0
-    for position, char in enumerate(text):
-        depth += (char in "([") - (char in ")]")
-        if depth == 0 and position < len(text) - 1:
-            return None
-    parts = _split(text[1:-1], "[,;]")
-    return (text[0], text[-1], parts) if len(parts) > 1 else None
-
-
-def _intervals(text: str) -> list[tuple] | None:
-    """`(open, low, high, close, name)` of each interval or inequality of a union, or `None`."""
-    text = text[member.end() :] if (member := MEMBER.match(text)) else text
-    found = []
-    for piece in _split(text, r"\\cup(?![A-Za-z])|,"):
-        if piece in ("\\mathbb{R}", "\\R"):
-            found.append(("(", "-\\infty", "\\infty", ")", None))
-        elif (bracket := _bracket(piece)) and len(bracket[2]) == 2:
-            found.append((bracket[0], *bracket[2], bracket[1], None))
-        elif (inequality := _inequality(RELATION.split(piece))) is not None:
-            found.append(inequality)
-        else:
-            return None
-    return found
-
-
-def _inequality(tokens: list[str]) -> tuple | None:
-    sides, relations = [side.strip() for side in tokens[::2]], tokens[1::2]
-    if len({relation.strip("\\")[0] in "l<" for relation in relations}) != 1 or len(sides) > 3:
-        return None
-    if relations[0] in (">", "\\ge"):
-        sides, relations = sides[::-1], relations[::-1]
-    if len(sides) == 2:
-        names = [bool(NAME.fullmatch(_bare(side))) and "\\" not in side for side in sides]
-        if sum(names) != 1:
-            return None
-        sides, relations = (
-            (["-\\infty", *sides], ["<", *relations]) if names[0] else ([*sides, "\\infty"], [*relations, "<"])
-        )
-    low, name, high = sides
-    return (
-        "[" if relations[0] != "<" and relations[0] != ">" else "(",
-        low,
-        high,
-        "]" if relations[1] not in "<>" else ")",
-        name,
-    )
-
-
-def _intervals_equal(ours: tuple, theirs: tuple) -> bool:
-    if ours[4] is not None and theirs[4] is not None and key(ours[4]) != key(theirs[4]):
+def _intervals_equal(ours: Interval, theirs: Interval) -> bool:
+    names = [key(name) for name in (ours.name, theirs.name) if name is not None]
+    if len(set(names)) > 1 or (len(names) == 1 and not VARIABLE.fullmatch(names[0])):
         return False
-    return (ours[0], ours[3]) == (theirs[0], theirs[3]) and equal(ours[1], theirs[1]) and equal(ours[2], theirs[2])
-
-
-def _sides(text: str) -> tuple[str, str] | None:
-    """First and last side of an equation or a chain of them."""
-    parts = [part.strip() for part in EQUALS.split(text)]
-    return (parts[0], parts[-1]) if len(parts) > 1 and parts[0] and parts[-1] else None
+    if (ours.opening, ours.closing) != (theirs.opening, theirs.closing):
+        return False
+    return equal(ours.low, theirs.low) and equal(ours.high, theirs.high)
 
 
 def _is_zero(text: str) -> bool:
@@ -271,16 +190,19 @@ def _is_zero(text: str) -> bool:
     return number is not None and number.value == 0
 
 
-def _bare(name: str) -> str:
-    return re.sub(r"_\s?(?:\{[^{}]*\}|\w)", "", name)
-
-
-def _matrix(text: str) -> list[list[str]] | None:
-    match = MATRIX.fullmatch(text.strip())
-    if match is None:
-        return None
-    rows = [row for row in re.split(r"\\\\", match.group(2)) if row.strip()]
-    return [[cell.strip() for cell in row.split("&")] for row in rows]
+def _names_value(sides: list[str], value: str) -> bool:
+    """Whether an equation says no more than that what was asked for has this value."""
+    first, *others = sides
+    if read_number(first) is not None and may_name(others[-1]):  # 5 = x
+        first, *others = reversed(sides)
+    if not all(equal(value, other) for other in others):
+        return False
+    if NAME.fullmatch(bare(first)) and may_name(first):
+        return True
+    if not re.search(r"[A-Za-z]", re.sub(r"\\\\[A-Za-z]+", "", first)):  # 2 + 3 = 5
+        return equal(value, first)
+    # x + y = 5 may name what was asked for; x + y = 0 is an equation
+    return may_name(first) and not _is_zero(value)
 
 
 def _ratios_equal(gold: str, answer: str) -> bool:
@@ -295,23 +217,14 @@ def _ratios_equal(gold: str, answer: str) -> bool:
     return len(ours) < 3 and len(theirs) < 3 and equal(*quotients)
 
 
-def _in_base(digits: str, base: str) -> Fraction:
-    return Fraction(int(digits, BASES.index(base) + 2 if base in BASES else int(base)))
-
-
 def _bases_equal(gold: str, answer: str) -> bool:
     """By value where both name their base, or the gold does not; by digits where only the answer does not."""
-    match, their_match = BASE.fullmatch(gold), BASE.fullmatch(answer)
-    if match and not their_match:  # the question named the base
-        return match.group(1) == answer.strip()
-    values = []
-    for text, found in ((gold, match), (answer, their_match)):
-        number = read_number(text)
-        try:
-            values.append(_in_base(*found.groups()) if found else number and number.value)
-        except ValueError:  # a digit that the base does not have
-            return False
-    return None not in values and values[0] == values[1]
+    number, their_number = based(gold), based(answer)
+    if number and not their_number:  # the question named the base
+        return number[0] == answer.strip()
+    plain_number = read_number(gold)
+    value = Fraction(int(*number)) if number else plain_number and plain_number.value
+    return value is not None and value == int(*their_number)
 
 
 def _expressions_equal(gold: str, answer: str) -> bool:
@@ -335,7 +248,7 @@ def _expressions_equal(gold: str, answer: str) -> bool:
 
 
 def _equations_equal(sides: tuple[str, str], their_sides: tuple[str, str]) -> bool:
-    """Whether two equations are multiples of each other, or have the same solutions for one of their symbols."""
+    """Whether two equations are multiples of each other, or have the same solutions for each of their symbols."""
     read_sides = [read(side) for side in (*sides, *their_sides)]
     if not all(isinstance(side, sympy.Expr) for side in read_sides):
         return False
@@ -353,11 +266,16 @@ def _equations_equal(sides: tuple[str, str], their_sides: tuple[str, str]) -> bo
     symbols = sorted(ours.free_symbols, key=str)
     if {str(symbol) for symbol in symbols} != {str(symbol) for symbol in theirs.free_symbols}:
         return False
+    if len(symbols) == 1:  # x^3 = 1 is not solved yet
+        return False
+    agreed = False
     for name in map(str, symbols):
         solutions = [
             sympy.solve(side, next(symbol for symbol in side.free_symbols if str(symbol) == name))
             for side in (ours, theirs)
         ]
         if all(solutions):
-            return _cover(*solutions, lambda first, second: values_agree(first, second) is True)
-    return False
+            agreed = True
+            if not _cover(*solutions, lambda first, second: values_agree(first, second) is True):
+                return False
+    return agreed
