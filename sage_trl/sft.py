@@ -131,8 +131,8 @@ def _without(dataset: "Dataset", report: DataReport, out: list[bool], reason: st
 
 def is_number(answer: str) -> bool:
     """Whether an answer is a plain number, as `12`, `1,000`, `3/4` and `\\frac{3}{4}` are."""
-    from .rewards.answers import normalise
     from .rewards.numbers import read_number
+    from .rewards.spelling import normalise
 
     text, unit = normalise(answer)
     return not unit and read_number(text) is not None

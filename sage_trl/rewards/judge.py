@@ -16,8 +16,8 @@ from fractions import Fraction
 import sympy
 from math_verify import verify
 
-from .answers import ONE_LETTER_UNITS, Answer, balanced, choice, key, normalise, units_differ, words
 from .numbers import numbers_equal, read_number
+from .spelling import ONE_LETTER_UNITS, Answer, balanced, choice, key, normalise, units_differ, words
 from .structure import (
     NAME,
     VARIABLE,
@@ -46,15 +46,15 @@ LETTER_UNIT = re.compile(rf"\s?[{''.join(sorted(ONE_LETTER_UNITS))}]$")
 POINT = re.compile(r"^[A-Z]\s?(?=\()")
 
 
-def judge(gold: str, answers: list[str]) -> bool | None:
+def judge(gold: str, answer: str | None) -> bool | None:
     """
-    Tells whether one of a completion's answers equals the gold.
+    Tells whether an answer equals the gold.
 
     Args:
         gold (`str`):
             Gold as it was given.
-        answers (`list[str]`):
-            Answers as [`~sage_trl.rewards.answers.extract`] found them.
+        answer (`str` or `None`):
+            The answer as [`~sage_trl.rewards.answers.extract`] found it; `None` for none.
 
     Returns:
         `bool` or `None`: `None` if the gold cannot be read.
@@ -62,10 +62,12 @@ def judge(gold: str, answers: list[str]) -> bool | None:
     gold = normalise(gold)
     if not can_read(gold.text):
         return None
-    return any(_is_equal(gold, normalise(answer)) for answer in answers)
+    return answer is not None and _is_equal(gold, normalise(answer))
 
 
 def _is_equal(gold: Answer, answer: Answer) -> bool:
+    if gold.unit and not answer.unit and (letter := LETTER_UNIT.search(answer.text)):
+        answer = Answer(answer.text[: letter.start()], letter.group().strip())
     if units_differ(gold.unit, answer.unit):
         return False
     try:
@@ -85,7 +87,7 @@ def can_read(gold: str) -> bool:
         read_number(leaf) is not None or words(leaf) is not None or based(leaf) or read(leaf) is not None
         for leaf in leaves(gold)
     )
-    return all(known) or re.search(r"\w", re.sub(r"\\\\(?:begin|end|left|right)(?![A-Za-z])", "", gold)) is not None
+    return all(known) or re.search(r"\w", re.sub(r"\\(?:begin|end|left|right)(?![A-Za-z])", "", gold)) is not None
 
 
 def equal(gold: str, answer: str) -> bool:
@@ -159,8 +161,8 @@ def _single(gold: str, answer: str) -> bool:
         return len(sides) == len(their_sides) == 2 and _equations_equal(sides, their_sides)
     if their_sides:  # x = 5 for 5
         return _names_value(their_sides, gold)
-    if sides:
-        return _names_value(sides, answer)
+    if sides:  # the line x + y = 5 is not its right side
+        return NAME.fullmatch(bare(sides[0])) is not None and _names_value(sides, answer)
     brackets = bracket(gold), bracket(POINT.sub("", answer))
     if None not in brackets:
         (*kind, ours), (*their_kind, theirs) = brackets
@@ -199,7 +201,7 @@ def _names_value(sides: list[str], value: str) -> bool:
         return False
     if NAME.fullmatch(bare(first)) and may_name(first):
         return True
-    if not re.search(r"[A-Za-z]", re.sub(r"\\\\[A-Za-z]+", "", first)):  # 2 + 3 = 5
+    if not re.search(r"[A-Za-z]", re.sub(r"\\[A-Za-z]+", "", first)):  # 2 + 3 = 5
         return equal(value, first)
     # x + y = 5 may name what was asked for; x + y = 0 is an equation
     return may_name(first) and not _is_zero(value)

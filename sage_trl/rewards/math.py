@@ -1,17 +1,18 @@
 r"""The math reward: is a completion's final answer the gold?
 
-math-verify reads LaTeX and compares expressions. What surrounds it is here and beside: `answers.py` finds the answer
-and brings it to one spelling, `judge.py` compares structures, `numbers.py` and `values.py` compare values exactly,
-and `pool.py` keeps all that within a limit of time and memory.
+math-verify reads LaTeX and compares expressions. What surrounds it is here and beside: `answers.py` finds the answer,
+`spelling.py` brings it to one spelling, `structure.py` and `judge.py` compare part by part, `numbers.py` and
+`values.py` compare values exactly, and `pool.py` keeps all that within a limit of time and memory.
 """
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from .answers import MAX_ANSWER, extract, final_answer, normalise, units_differ
+from .answers import MAX_ANSWER, extract, final_answer
 from .numbers import Number, numbers_equal, read_number
 from .pool import Verdict, shared_pool
+from .spelling import normalise, units_differ
 
 
 def is_correct(gold: str, completion: str) -> bool | None:
@@ -77,8 +78,7 @@ def math_reward(
             "The math reward found neither an `answer` nor a `solution` column in the dataset. Rename the column that "
             "holds the right answers, or name it in the recipe: `answer_column`."
         )
-    texts = [completion if isinstance(completion, str) else completion[-1]["content"] for completion in completions]
-    found = verdicts(golds, texts)
+    found = verdicts(golds, [_text(completion) for completion in completions])
     if log_metric is not None:
         ended = sum(verdict in (Verdict.TIMEOUT, Verdict.LOST) for verdict in found)
         log_metric("rewards/timeout_frac", ended / max(1, len(found)))
@@ -99,7 +99,7 @@ def unreadable(golds: list[str]) -> list[int]:
     """
     read = [_gold(gold) for gold in golds]
     asked = [position for position in range(len(read)) if _number(read[position]) is None]
-    found = shared_pool().judge([(read[position], ()) for position in asked])
+    found = shared_pool().judge([(read[position], None) for position in asked])
     return [position for position, verdict in zip(asked, found, strict=True) if verdict is not Verdict.WRONG]
 
 
@@ -116,7 +116,8 @@ def verdicts(golds: list[str], completions: list[str]) -> list[Verdict]:
     Returns:
         `list[Verdict]`: one for each.
     """
-    answers = [tuple(text for text in extract(completion) if len(text) <= MAX_ANSWER) for completion in completions]
+    answers = [extract(completion) for completion in completions]
+    answers = [answer if answer is not None and len(answer) <= MAX_ANSWER else None for answer in answers]
     golds = [_gold(gold) for gold in golds]
     found = [_quick_verdict(gold, mine) for gold, mine in zip(golds, answers, strict=True)]
     asked = [position for position, verdict in enumerate(found) if verdict is None]
@@ -126,12 +127,17 @@ def verdicts(golds: list[str], completions: list[str]) -> list[Verdict]:
     return found
 
 
-def _quick_verdict(gold: str, answers: tuple[str, ...]) -> Verdict | None:
-    """The verdict where gold and answers are plain numbers, which needs no algebra and no worker."""
-    number, read = _number(gold), [_number(answer) for answer in answers]
-    if number is None or None in read:
+def _quick_verdict(gold: str, answer: str | None) -> Verdict | None:
+    """The verdict where gold and answer are plain numbers, which needs no algebra and no worker."""
+    number = _number(gold)
+    if number is None:
         return None
-    right = any(not units_differ(number.unit, mine.unit) and numbers_equal(number.value, mine.value) for mine in read)
+    if answer is None:
+        return Verdict.WRONG
+    mine = _number(answer)
+    if mine is None:
+        return None
+    right = not units_differ(number.unit, mine.unit) and numbers_equal(number.value, mine.value)
     return Verdict.RIGHT if right else Verdict.WRONG
 
 
@@ -148,7 +154,21 @@ def _number(text: str) -> _Read | None:
 
 
 def _gold(gold: str | float | None) -> str:
-    return "" if gold is None else final_answer(str(gold))
+    if gold is None:
+        return ""
+    try:
+        return final_answer(str(gold))
+    except ValueError:  # an integer of more digits than Python writes out
+        return ""
+
+
+def _text(completion: str | list[dict[str, Any]] | None) -> str:
+    """What a completion says: of messages the last one, of a message in parts the text ones, and "" of none."""
+    while isinstance(completion, list):
+        if completion and all(isinstance(part, dict) and "type" in part for part in completion):
+            return "".join(part.get("text") or "" for part in completion)
+        completion = completion[-1].get("content") if completion else ""
+    return completion or ""
 
 
 def _as_bool(verdict: Verdict) -> bool | None:

@@ -109,12 +109,15 @@ def _unsigned(text: str) -> tuple[Fraction, int | None] | None:
 
 
 def numbers_equal(gold: Number, answer: Number) -> bool:
-    """Whether two numbers are the same. A single percent sign is a hundredth or a unit: 10% is 0.1 and 10."""
+    """
+    Whether two numbers are the same. A single percent sign is a hundredth, or from one percent on a unit that may be
+    left out: 10% is 0.1 and 10.
+    """
     if gold.percent == answer.percent:
         return values_equal(gold, answer)
     percent, plain = (gold, answer) if gold.percent else (answer, gold)
     hundredth = Number(percent.value / 100, percent.places and percent.places + 2)
-    return values_equal(plain, hundredth) or values_equal(plain, percent)
+    return values_equal(plain, hundredth) or (abs(percent.value) >= 1 and values_equal(plain, percent))
 
 
 def values_equal(first: Number, second: Number) -> bool:

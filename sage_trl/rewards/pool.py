@@ -27,7 +27,7 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
-Pair = tuple[str, tuple[str, ...]]  # gold, answers
+Pair = tuple[str, str | None]  # gold, answer
 
 TIMEOUT = 5.0
 MEMORY = 2 * 1024**3
@@ -49,7 +49,7 @@ class Verdict(Enum):
 
 class Pool:
     """
-    Judges pairs of a gold and the answers of a completion side by side. Nothing is started before the first use.
+    Judges pairs of a gold and an answer side by side. Nothing is started before the first use.
 
     Args:
         workers (`int`, *optional*):
@@ -78,8 +78,8 @@ class Pool:
         Judges a whole batch.
 
         Args:
-            pairs (`list[tuple[str, tuple[str, ...]]]`):
-                Gold and answers of each completion. Equal pairs are judged once.
+            pairs (`list[tuple[str, str | None]]`):
+                Gold and answer of each completion, `None` where it has none. Equal pairs are judged once.
 
         Returns:
             `list[Verdict]`: one for each pair, in their order.
@@ -258,10 +258,10 @@ class _Workers:
             self.pool = None
 
 
-def _judge(gold: str, answers: tuple[str, ...]) -> str:
+def _judge(gold: str, answer: str | None) -> str:
     from .judge import judge
 
-    return {True: "RIGHT", False: "WRONG", None: "UNREADABLE"}[judge(gold, list(answers))]
+    return {True: "RIGHT", False: "WRONG", None: "UNREADABLE"}[judge(gold, answer)]
 
 
 def _limit_memory(memory: int):

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .answers import key
 from .numbers import read_number
+from .spelling import key
 
 RELATION = re.compile(r"(\\le(?![A-Za-z])|\\ge(?![A-Za-z])|<|>)")
 EQUALS = re.compile(r"(?<![<>!:])=(?!=)")

@@ -19,14 +19,20 @@ def read_lines(name):
     return [json.loads(line) for line in (DATA / name).read_text().splitlines()]
 
 
+CASES = read_lines("answer_cases.jsonl") + read_lines("answer_kinds.jsonl")
+
+
 @pytest.fixture(scope="module")
 def cases():
-    rows = read_lines("answer_cases.jsonl") + read_lines("answer_kinds.jsonl")
-    found = verdicts([row["gold"] for row in rows], [row["completion"] for row in rows])
-    return list(zip(rows, found, strict=True))
+    found = verdicts([row["gold"] for row in CASES], [row["completion"] for row in CASES])
+    return list(zip(CASES, found, strict=True))
 
 
-@pytest.mark.parametrize("index", range(135 + 259))
+def test_the_cases_are_all_there():
+    assert len(read_lines("answer_cases.jsonl")) == 135
+
+
+@pytest.mark.parametrize("index", range(len(CASES)))
 def test_cases(cases, index):
     row, verdict = cases[index]
     assert (verdict is Verdict.RIGHT) == row["correct"], f"{row}: {verdict}"
@@ -107,6 +113,26 @@ def test_reward_counts_what_reached_its_limit(impatient_pool):
     )
     assert rewards == [0.0, 1.0, 1.0, 0.0]
     assert logged == {"rewards/timeout_frac": 0.25}
+
+
+def test_odd_values_do_not_end_a_batch():
+    completions = [
+        [{"role": "assistant", "content": None}],
+        [{"role": "assistant", "content": [{"type": "text", "text": r"\boxed{7}"}]}],
+        [],
+        None,
+        "",
+        r"\boxed{7}",
+    ]
+    assert math_reward(completions, answer=["7"] * 6) == [0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
+    assert math_reward([r"\boxed{7}"] * 2, answer=[10**5000, ["7", "8"]])[0] is None
+    assert math_reward([], answer=[]) == []
+
+
+def test_a_gold_that_only_its_own_spelling_matches():
+    for gold in (r"GL_2(\mathbb{R})", r"\{1,2,\dots,10\}", r"n \bmod 5", r"\triangle ABC"):
+        assert is_correct(gold, rf"\boxed{{{gold}}}") is True
+        assert is_correct(gold, r"\boxed{7}") is False
 
 
 def test_recipes_name_it():

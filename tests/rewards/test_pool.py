@@ -27,7 +27,7 @@ HOSTILE = {
     "a million dollar signs": "$" * 1_000_000,
     "150 nested fractions": r"\boxed{" + r"\frac{1}{" * 150 + "5" + "}" * 150 + "}",
 }
-STUCK = (r"\gcd(9^{9^9}, 3)",)
+STUCK = r"\gcd(9^{9^9}, 3)"
 
 
 def children(pid: int) -> list[int]:
@@ -70,15 +70,15 @@ def test_a_hostile_answer_costs_its_limit_and_no_more(name, impatient_pool):
 def test_the_others_verdicts_arrive_in_order(impatient_pool):
     pairs = []
     for index in range(40):
-        pairs.append((f"x+{index}", (f"{index}+x",) if index % 2 else ("x",)))
+        pairs.append((f"x+{index}", f"{index}+x" if index % 2 else "x"))
         if index % 10 == 0:
             pairs.append((f"{index}", STUCK))
     found = impatient_pool.judge(pairs)
-    for (gold, answers), verdict in zip(pairs, found, strict=True):
-        if answers == STUCK:
+    for (gold, answer), verdict in zip(pairs, found, strict=True):
+        if answer == STUCK:
             assert verdict is Verdict.TIMEOUT
         else:
-            assert (verdict is Verdict.RIGHT) == (answers[0] != "x" or gold == "x+0"), gold
+            assert (verdict is Verdict.RIGHT) == (answer != "x" or gold == "x+0"), gold
 
 
 def test_equal_pairs_are_judged_once(impatient_pool):
@@ -107,7 +107,7 @@ def is_helper(pid: int) -> bool:
 def test_killed_workers_are_replaced(workers):
     pool = Pool(workers=workers)
     for _ in range(3):
-        assert pool.judge([("x", ("x",)), ("y", ("z",))]) == [Verdict.RIGHT, Verdict.WRONG]
+        assert pool.judge([("x", "x"), ("y", "z")]) == [Verdict.RIGHT, Verdict.WRONG]
         for pid in leaves(pool._server.pid):
             os.kill(pid, signal.SIGKILL)
     pool.close()
@@ -115,9 +115,9 @@ def test_killed_workers_are_replaced(workers):
 
 def test_a_worker_killed_at_work_costs_nothing():
     pool = Pool(workers=1, timeout=8.0)
-    pool.judge([("x", ("x",))])
+    pool.judge([("x", "x")])
     found = []
-    thread = Thread(target=lambda: found.extend(pool.judge([("5", STUCK), ("x", ("x",))])))
+    thread = Thread(target=lambda: found.extend(pool.judge([("5", STUCK), ("x", "x")])))
     thread.start()
     time.sleep(1.0)
     for pid in leaves(pool._server.pid):
@@ -130,17 +130,17 @@ def test_a_worker_killed_at_work_costs_nothing():
 
 def test_a_killed_server_is_replaced():
     pool = Pool(workers=1)
-    pool.judge([("x", ("x",))])
+    pool.judge([("x", "x")])
     below = children(pool._server.pid)
     os.kill(pool._server.pid, signal.SIGKILL)
     wait_until_gone(below)
-    assert pool.judge([("x", ("x",)), ("y", ("z",))]) == [Verdict.RIGHT, Verdict.WRONG]
+    assert pool.judge([("x", "x"), ("y", "z")]) == [Verdict.RIGHT, Verdict.WRONG]
     pool.close()
 
 
 def test_every_worker_has_its_limit_of_memory():
     pool = Pool(workers=2, memory=700 * 1024**2)
-    assert pool.judge([("x", ("x",))]) == [Verdict.RIGHT]
+    assert pool.judge([("x", "x")]) == [Verdict.RIGHT]
     limits = [Path(f"/proc/{pid}/limits").read_text() for pid in leaves(pool._server.pid)]
     found = [line.split()[3] for text in limits for line in text.splitlines() if line.startswith("Max address space")]
     assert found == [str(700 * 1024**2)] * 2
@@ -149,11 +149,11 @@ def test_every_worker_has_its_limit_of_memory():
 
 def test_closing_ends_every_process():
     pool = Pool(workers=2)
-    pool.judge([("x", ("x",))])
+    pool.judge([("x", "x")])
     pids = [pool._server.pid, *children(pool._server.pid)]
     pool.close()
     wait_until_gone(pids)
-    assert pool.judge([("x", ("x",))]) == [Verdict.RIGHT]
+    assert pool.judge([("x", "x")]) == [Verdict.RIGHT]
     pool.close()
 
 
@@ -194,12 +194,12 @@ def test_a_killed_trainer_leaves_nothing_behind(tmp_path):
 
 
 def _judge_in_child(queue):
-    queue.put((shared_pool().judge([("x", ("x",))])[0].name, shared_pool()._server.pid))
+    queue.put((shared_pool().judge([("x", "x")])[0].name, shared_pool()._server.pid))
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_a_child_process_has_its_own_pool(method):
-    shared_pool().judge([("x", ("x",))])
+    shared_pool().judge([("x", "x")])
     context = multiprocessing.get_context(method)
     queue = context.Queue()
     child = context.Process(target=_judge_in_child, args=(queue,))
@@ -207,7 +207,7 @@ def test_a_child_process_has_its_own_pool(method):
     name, server = queue.get(timeout=120)
     child.join(60)
     assert name == "RIGHT" and server != shared_pool()._server.pid
-    assert shared_pool().judge([("y", ("y",))]) == [Verdict.RIGHT]
+    assert shared_pool().judge([("y", "y")]) == [Verdict.RIGHT]
 
 
 @pytest.mark.parametrize("limit", [{"workers": 0}, {"timeout": 0}, {"timeout": float("nan")}, {"memory": -1}])
