@@ -63,7 +63,8 @@ class RecipeParser(TrlParser):
             self._check_without_recipe(args)
         flags = {arg[2:].partition("=")[0].replace("-", "_") for arg in args if arg.startswith("--")}
         self.given |= flags | {flag.removeprefix("no_") for flag in flags}
-        if "--dry_run" in args and "use_cpu" not in flags and not _has_accelerator():
+        # A dry run needs no GPU, and a recipe for one says nothing of `use_cpu`
+        if "dry_run" in self.given and "use_cpu" not in self.given and not _has_accelerator():
             args = [*args, "--use_cpu", "true"]
         *parsed, unknown = self.parse_args_and_config(args, return_remaining_strings=True)
         if unknown:

@@ -107,6 +107,14 @@ def test_of_the_supervised_stage(hub, tmp_path, capsys):
     assert "whole run: 40 steps, 40 texts = 2.00 epochs of 20 rows" in text
 
 
+def test_a_recipe_can_ask_for_it(hub, tmp_path, capsys):
+    recipe = tmp_path / "recipe.yaml"
+    path = ROOT / "recipes" / "DeepSeek-R1-Distill-Qwen-7B" / "grpo.yaml"
+    recipe.write_text(path.read_text() + "dry_run: true\n")
+    train.run(["--config", str(recipe), *overrides(path, hub, tmp_path), "--output_dir", str(tmp_path / "run")])
+    assert "Dry run: everything was loaded, nothing was trained." in capsys.readouterr().out
+
+
 def test_a_real_run_refuses_what_is_missing(hub, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sage_trl.checks.importlib.util.find_spec", lambda name: None)
     path = ROOT / "recipes" / "DeepSeek-R1-Distill-Qwen-7B" / "grpo.yaml"
