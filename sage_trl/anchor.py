@@ -74,6 +74,71 @@ def shape_anchor(ref_logps: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     return ref_logps + q.log()
 
 
+def sequence_credit(policy_logps: torch.Tensor, anchor_logps: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """
+    What each token is credited with for the rest of its completion: `C_t = sum_{u >= t} (anchor_u - policy_u)`, in
+    nats. `-C_0` is an unbiased estimate of KL(policy || anchor) of whole completions.
+
+    Args:
+        policy_logps (`torch.Tensor` of shape `(B, T)`):
+            Log-probabilities of the tokens under the policy that drew them.
+        anchor_logps (`torch.Tensor` of shape `(B, T)`):
+            Those under the anchor, `log ref + log q`.
+        mask (`torch.Tensor` of shape `(B, T)`):
+            Non-zero where a token counts.
+
+    Returns:
+        `torch.Tensor` of shape `(B, T)`: float32, detached.
+    """
+    difference = torch.where(mask != 0, anchor_logps.detach().float() - policy_logps.detach().float(), 0.0)
+    return difference.flip(-1).cumsum(-1).flip(-1)
+
+
+def group_baseline(credit: torch.Tensor, counted: torch.Tensor, group_size: int) -> torch.Tensor:
+    """
+    Mean of the credit over each prompt's group, position by position. A completion that has ended counts as 0, so that
+    each one's own share in its baseline is the same at every position: the gradient keeps its direction.
+
+    Args:
+        credit (`torch.Tensor` of shape `(N, T)`):
+            C of each completion, groups together.
+        counted (`torch.Tensor` of shape `(N,)`):
+            Whether a completion has a token that counts; the others (truncated ones, with
+            `mask_truncated_completions`) are left out.
+        group_size (`int`):
+            Completions of one prompt.
+
+    Returns:
+        `torch.Tensor` of shape `(N, T)`: the mean of the group, 0 for one of which none counts.
+    """
+    groups = credit.view(-1, group_size, credit.size(-1))
+    weights = counted.view(-1, group_size, 1).float()
+    means = (groups * weights).sum(1) / weights.sum(1).clamp(min=1)
+    return means.repeat_interleave(group_size, dim=0)
+
+
+def credited_advantages(
+    advantages: torch.Tensor, credit: torch.Tensor, baseline: torch.Tensor, beta: float
+) -> torch.Tensor:
+    """
+    Advantages of the objective `E[r] - beta * KL(policy || anchor)`: `A_t = A + beta * (C_t - b_t)`.
+
+    Args:
+        advantages (`torch.Tensor` of shape `(B,)`):
+            The reward's.
+        credit (`torch.Tensor` of shape `(B, T)`):
+            C, from [`sequence_credit`].
+        baseline (`torch.Tensor` of shape `(B, T)`):
+            b, from [`group_baseline`].
+        beta (`float`):
+            Coefficient of the KL of whole completions.
+
+    Returns:
+        `torch.Tensor` of shape `(B, T)`.
+    """
+    return advantages.unsqueeze(1) + beta * (credit - baseline)
+
+
 def k3_kl(policy_logps: torch.Tensor, anchor_logps: torch.Tensor) -> torch.Tensor:
     """
     Schulman's k3 estimate of KL(policy || anchor) per token: `exp(d) - d - 1` with `d = anchor_logps - policy_logps`.

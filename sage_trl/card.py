@@ -13,6 +13,18 @@ if TYPE_CHECKING:
     from .config import SAGEGRPOConfig
     from .guides import GuideFunction
 
+PAPER = {
+    "title": "SAGE: Shaping Anchors for Guided Exploration in RLVR of LLMs",
+    "id": "2605.18864",
+    "citation": """\
+@inproceedings{lee2026sage,
+    title     = {{SAGE: Shaping Anchors for Guided Exploration in RLVR of LLMs}},
+    author    = {Chanuk Lee and Minki Kang and Sung Ju Hwang},
+    year      = 2026,
+    booktitle = {ICML},
+    eprint    = {arXiv:2605.18864},
+}""",
+}
 HEADING = "### Method"
 # What TRL's card says of a local base and of a model that is not pushed -> what this one says
 CORRECTIONS = {

@@ -1,16 +1,22 @@
 """Settings of SAGE: TRL's `GRPOConfig` plus the anchor and its guide."""
 
+import logging
 import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from trl import GRPOConfig
 
-from .guides import resolve_guide
+from .guides import GuideFunction, resolve_guide
 from .imports import nearest
 from .recipe import parse_mapping
 
-ANCHORS = ("k3",)
+logger = logging.getLogger(__name__)
+
+ANCHORS = ("k3", "token", "sequence")
+DEFAULT_BETA = 0.05
+# With `sequence` beta multiplies the KL of a whole completion, so its default falls with the length: 0.1 at 16 tokens
+SEQUENCE_BETA = 1.6
 
 
 @dataclass
@@ -32,13 +38,16 @@ class SAGEGRPOConfig(GRPOConfig):
         q_max (`float`, *optional*, defaults to `1.4`):
             Upper clamp of the guide's values, at least 1.
         anchor (`str`, *optional*, defaults to `"k3"`):
-            Estimator of the KL term to the reshaped anchor. `"k3"` is the paper's; `docs/anchor.md` says what it
-            optimises.
-        beta (`float`, *optional*, defaults to `0.05`):
-            KL coefficient. At `0.0` there is no anchor, so no guide can be set, and no reference model is loaded.
+            Estimator of the KL term to the reshaped anchor: `"k3"` (the paper's) and `"token"` add it to the loss,
+            `"sequence"` credits it to the advantages, which gives the exact gradient of SAGE's objective.
+            `docs/anchor.md` says what each optimises.
+        beta (`float`, *optional*):
+            KL coefficient: of the KL per token for `"k3"` and `"token"`, by default 0.05; of the KL of a whole
+            completion for `"sequence"`, by default `1.6 / max_completion_length`. At `0.0` there is no anchor, so no
+            guide can be set, and no reference model is loaded.
         use_bias_correction_kl (`bool`, *optional*, defaults to `False`):
-            Whether TRL multiplies the KL term by the importance ratio. That makes it another estimator, under which a
-            guide of the state alone has no effect in expectation, so it is refused together with a guide.
+            Whether TRL multiplies the KL term by the importance ratio. That is the estimator `"token"`, which sets
+            it; with another anchor it is refused together with a guide.
         pass_reward (`str`, *optional*):
             Name of the reward function that says whether a completion is correct, for the metric `sage/group_pass`.
             Defaults to the first one.
@@ -63,17 +72,23 @@ class SAGEGRPOConfig(GRPOConfig):
     q_max: float = field(default=1.4, metadata={"help": "Upper clamp of the guide's values, at least 1."})
     anchor: str = field(
         default="k3",
-        metadata={"help": "Estimator of the KL term to the reshaped anchor. 'k3' is the paper's. See docs/anchor.md."},
+        metadata={
+            "help": "Estimator of the KL term to the reshaped anchor: 'k3' (the paper's), 'token' or 'sequence' (the "
+            "exact gradient of SAGE's objective). See docs/anchor.md."
+        },
     )
-    beta: float = field(
-        default=0.05,
-        metadata={"help": "KL coefficient. 0.0 means no anchor: no guide, and no reference model is loaded."},
+    beta: float | None = field(
+        default=None,
+        metadata={
+            "help": "KL coefficient. Default: 0.05 per token, or 1.6 / max_completion_length of the whole completion "
+            "with `anchor` 'sequence'. 0.0 means no anchor: no guide, and no reference model is loaded."
+        },
     )
     use_bias_correction_kl: bool = field(
         default=False,
         metadata={
-            "help": "Whether TRL multiplies the KL term by the importance ratio. Refused together with a guide, since "
-            "a guide of the state alone would then have no effect in expectation. See docs/anchor.md."
+            "help": "Whether TRL multiplies the KL term by the importance ratio: what `anchor` 'token' sets. Refused "
+            "together with a guide under another anchor. See docs/anchor.md."
         },
     )
     pass_reward: str | None = field(
@@ -87,11 +102,15 @@ class SAGEGRPOConfig(GRPOConfig):
 
     def __post_init__(self):
         self.guide_kwargs = parse_mapping(self.guide_kwargs, "guide_kwargs")
-        super().__post_init__()
         if self.anchor not in ANCHORS:
             raise ValueError(
                 f"`anchor` is '{self.anchor}'.{nearest(str(self.anchor), ANCHORS)} It must be one of {list(ANCHORS)}."
             )
+        if self.beta is None:
+            length = self.max_completion_length or 512
+            self.beta = SEQUENCE_BETA / length if self.anchor == "sequence" else DEFAULT_BETA
+        self.use_bias_correction_kl = self.use_bias_correction_kl or self.anchor == "token"
+        super().__post_init__()
         if not (math.isfinite(self.beta) and self.beta >= 0):
             raise ValueError(f"`beta` is {self.beta}; a KL coefficient must be finite and at least 0.")
         if not 0 < self.q_min <= 1:
@@ -104,26 +123,66 @@ class SAGEGRPOConfig(GRPOConfig):
                 f"`q_max` is {self.q_max}; it must be finite and at least 1, so that a token the guide leaves alone "
                 "stays alone."
             )
+        self.check_anchor()
         # Built here only to be checked: a typo must not cost the loading of a 7B model.
-        if resolve_guide(self.guide, self.guide_kwargs) is not None:
-            self.check_anchor_takes_guide(f"`guide` is '{self.guide}'")
+        guide = resolve_guide(self.guide, self.guide_kwargs)
+        if guide is not None:
+            self.check_anchor_takes_guide(f"`guide` is '{self.guide}'", guide)
 
-    def check_anchor_takes_guide(self, what: str) -> None:
+    def check_anchor(self) -> None:
+        """Raises if the anchor's estimator does not go with another setting, and warns of a `beta` for another one."""
+        if self.anchor == "k3" or self.beta == 0:
+            return
+        if self.importance_sampling_level != "token":
+            raise ValueError(
+                f"`anchor` is '{self.anchor}' and `importance_sampling_level` is '{self.importance_sampling_level}': "
+                "one ratio for a whole completion cannot credit single tokens. Set it to 'token', or `anchor` to 'k3'."
+            )
+        if self.anchor == "token":
+            return
+        if self.use_bias_correction_kl:
+            raise ValueError(
+                "`anchor` is 'sequence' and `use_bias_correction_kl` is True, but there is no KL term in the loss to "
+                "correct. Set it to False."
+            )
+        if self.loss_type in ("vespo", "luspo"):
+            raise ValueError(
+                f"`anchor` is 'sequence' and `loss_type` is '{self.loss_type}', which weighs whole completions and "
+                "cannot credit single tokens. Set it to 'dr_grpo', 'dapo', 'bnpo', 'grpo' or 'cispo'."
+            )
+        length = self.max_completion_length or 512
+        if self.beta * length > 20 * SEQUENCE_BETA:
+            logger.warning(
+                f"`beta` is {self.beta:g} with `anchor` 'sequence', where it multiplies the KL of a whole completion. "
+                f"At 0.02 nats per token, {length} tokens make {0.02 * length:.0f} nats, and the term "
+                f"{0.02 * length * self.beta:.1f} against rewards of about 1. The default for this length is "
+                f"{SEQUENCE_BETA / length:.2g}."
+            )
+
+    def check_anchor_takes_guide(self, what: str, guide: GuideFunction) -> None:
         """
-        Raises unless these settings have an anchor that a guide can reshape.
+        Raises unless these settings have an anchor that this guide can reshape.
 
         Args:
             what (`str`):
                 How the guide was given, to open the message with.
+            guide ([`GuideFunction`]):
+                The guide.
         """
         if self.beta == 0:
             raise ValueError(
                 f"{what} but `beta` is 0, so there is no anchor that a guide could reshape. Set `beta` above 0, or "
                 "`guide` to 'none'."
             )
-        if self.use_bias_correction_kl:
+        if self.anchor == "k3" and self.use_bias_correction_kl:
             raise ValueError(
-                f"{what} but `use_bias_correction_kl` is True, which turns anchor '{self.anchor}' into another "
-                "estimator under which a guide of the state alone has exactly zero expected effect. Set it to False; "
-                "see docs/anchor.md."
+                f"{what} but `use_bias_correction_kl` is True, which turns anchor 'k3' into 'token', an estimator "
+                "under which a guide of the state alone has exactly zero expected effect. Set `anchor` to 'token' if "
+                "that is what you want, else this to False; see docs/anchor.md."
+            )
+        if self.anchor == "token" and not guide.depends_on_token:
+            raise ValueError(
+                f"{what} but `anchor` is 'token', under which a guide of the state alone has exactly zero expected "
+                "effect: log q(s) times the sum of grad pi(v | s) over v, and that sum is zero. Set `anchor` to "
+                "'sequence' or 'k3'; see docs/anchor.md."
             )

@@ -19,27 +19,30 @@ log-probabilities exist: no line of TRL's loss is copied and no forward pass is 
 since TRL uses it again when `num_iterations > 1`.
 """
 
-import ast
-import inspect
-import textwrap
 from pathlib import Path
 
 import numpy as np
 import torch
 import trl
 from accelerate.logging import get_logger
-from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from trl import GRPOTrainer
 
-from .anchor import anchor_statistics, guide_values, shape_anchor, summarize_statistics
-from .card import describe_method, drop_local_base
+from .anchor import (
+    anchor_statistics,
+    credited_advantages,
+    group_baseline,
+    guide_values,
+    sequence_credit,
+    shape_anchor,
+    summarize_statistics,
+)
+from .card import PAPER, describe_method, drop_local_base
 from .config import SAGEGRPOConfig
+from .contract import TESTED_TRL, LossInputs, TRLContractError, check_loss
 from .guides import GuideFunction, GuideSignals, check_guide, resolve_guide
 from .imports import nearest
 
-# What the contract and golden tests have passed on; the same stands in setup.cfg. 1.15.0 cannot score on a CPU.
-TESTED_TRL = SpecifierSet(">=1.14.2,!=1.15.0,<1.17")
 FORWARD = "_get_per_token_logps_and_entropies"
 REFERENCE = "ref_per_token_logps"
 REFERENCE_FILE = "sage_reference.pt"  # a synced reference, in a checkpoint
@@ -47,75 +50,9 @@ REFERENCE_FILE = "sage_reference.pt"  # a synced reference, in a checkpoint
 logger = get_logger(__name__)
 
 
-class TRLContractError(RuntimeError):
-    """The installed TRL computes its loss in another way than [`SAGEGRPOTrainer`] relies on."""
-
-    def __init__(self, what_moved: str):
-        super().__init__(
-            f"TRL {trl.__version__} has moved what SAGE builds on: {what_moved} Install "
-            f"'trl{TESTED_TRL}', the versions that the contract test has passed on."
-        )
-
-
-class LossInputs(dict):
-    """
-    The shallow copy of a micro-batch that TRL's loss gets. The shaped anchor is written into it, and it notices a TRL
-    that reads the reference before that, or not at all.
-    """
-
-    def __init__(self, inputs: dict):
-        if REFERENCE not in inputs:
-            raise TRLContractError(f"a batch no longer has the key '{REFERENCE}' although `beta` is not 0.")
-        super().__init__(inputs)
-        self.reference: torch.Tensor = inputs[REFERENCE]
-        self.statistics: torch.Tensor | None = None
-        self.was_read = False
-
-    def __getitem__(self, key):
-        if key == REFERENCE:
-            if self.statistics is None:
-                raise TRLContractError(f"its loss reads `inputs['{REFERENCE}']` before it calls `{FORWARD}`.")
-            self.was_read = True
-        return super().__getitem__(key)
-
-    def get(self, key, default=None):
-        return self[key] if key in self else default
-
-    def shape(self, anchor: torch.Tensor, statistics: torch.Tensor) -> None:
-        if self.statistics is not None:
-            raise TRLContractError(f"its loss calls `{FORWARD}` more than once.")
-        self[REFERENCE] = anchor
-        self.statistics = statistics
-
-    def finish(self) -> torch.Tensor:
-        if self.statistics is None:
-            raise TRLContractError(f"its loss does not call `{FORWARD}`.")
-        if not self.was_read:
-            raise TRLContractError(f"its loss does not read `inputs['{REFERENCE}']`.")
-        return self.statistics
-
-
 def check_trl_contract(trainer_class: type = GRPOTrainer) -> None:
-    """
-    Reads the source of TRL's loss and raises [`TRLContractError`], naming what moved, unless it has the order of
-    calls, the key and the tuple that [`SAGEGRPOTrainer`] relies on. What it cannot see is checked again while a loss
-    runs.
-    """
-    missing = [name for name in ("_compute_loss", FORWARD) if not hasattr(trainer_class, name)]
-    if missing:
-        raise TRLContractError(f"`{trainer_class.__name__}` has no method {missing}.")
-    tree = ast.parse(textwrap.dedent(inspect.getsource(trainer_class._compute_loss)))
-    forwards = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func) == f"self.{FORWARD}"]
-    reads = [n.lineno for n in ast.walk(tree) if isinstance(n, ast.Constant) and n.value == REFERENCE]
-    if len(forwards) != 1:
-        raise TRLContractError(f"its loss calls `{FORWARD}` {len(forwards)} times, not once.")
-    if not reads:
-        raise TRLContractError(f"its loss does not read `inputs['{REFERENCE}']`.")
-    if min(reads) < forwards[0].lineno:
-        raise TRLContractError(f"its loss reads `inputs['{REFERENCE}']` before it calls `{FORWARD}`.")
-    targets = [n.targets[0] for n in ast.walk(tree) if isinstance(n, ast.Assign) and n.value is forwards[0]]
-    if not (targets and isinstance(targets[0], ast.Tuple) and len(targets[0].elts) == 3):
-        raise TRLContractError(f"its loss does not unpack 3 values (logps, entropies, aux_loss) from `{FORWARD}`.")
+    """Raises [`TRLContractError`] unless TRL's loss is as [`SAGEGRPOTrainer`] relies on."""
+    check_loss(trainer_class, "_compute_loss", FORWARD, REFERENCE)
 
 
 class SAGEGRPOTrainer(GRPOTrainer):
@@ -154,18 +91,7 @@ class SAGEGRPOTrainer(GRPOTrainer):
 
     _tag_names = ["trl", "grpo", "sage"]
     _name = "SAGE"
-    _paper = {
-        "title": "SAGE: Shaping Anchors for Guided Exploration in RLVR of LLMs",
-        "id": "2605.18864",
-        "citation": textwrap.dedent("""\
-            @inproceedings{lee2026sage,
-                title     = {{SAGE: Shaping Anchors for Guided Exploration in RLVR of LLMs}},
-                author    = {Chanuk Lee and Minki Kang and Sung Ju Hwang},
-                year      = 2026,
-                booktitle = {ICML},
-                eprint    = {arXiv:2605.18864},
-            }"""),
-    }
+    _paper = PAPER
 
     def __init__(self, model, reward_funcs=None, args=None, *other_args, guide: GuideFunction | None = None, **kwargs):
         if args is None:
@@ -181,12 +107,12 @@ class SAGEGRPOTrainer(GRPOTrainer):
                     f"A guide is given both as the argument `guide` ({guide!r}) and in the configuration "
                     f"(`guide` is '{args.guide}'). Give one."
                 )
-            args.check_anchor_takes_guide(f"`guide` is {check_guide(guide)!r}")
+            args.check_anchor_takes_guide(f"`guide` is {check_guide(guide)!r}", guide)
         if trl.__version__ not in TESTED_TRL:
             check_trl_contract(GRPOTrainer)
         self.guide = guide
         self._loss_inputs: LossInputs | None = None  # set while TRL computes a loss
-        self._forwards: list | None = None  # set while TRL scores completions for a guide that sees ref_entropies
+        self._forwards: list | None = None  # set while TRL scores completions and its forwards are wanted
         self._micro_batch = {"train": (-1, 0), "eval": (-1, 0)}  # (global step, micro-batches seen in it)
         super().__init__(model, reward_funcs, args, *other_args, **kwargs)
 
@@ -217,20 +143,30 @@ class SAGEGRPOTrainer(GRPOTrainer):
     def _compute_loss(self, model, inputs):
         if self.beta == 0.0:
             return super()._compute_loss(model, inputs)
-        self._loss_inputs = LossInputs(inputs)
+        if self.args.anchor == "sequence":  # the anchor is in the advantages
+            beta, self.beta = self.beta, 0.0
+            try:
+                return super()._compute_loss(model, inputs)
+            finally:
+                self.beta = beta
+        self._loss_inputs = LossInputs(inputs, REFERENCE, FORWARD)
         try:
             loss = super()._compute_loss(model, self._loss_inputs)
             statistics = self._loss_inputs.finish()
         finally:
             self._loss_inputs = None
+        self._log_statistics(statistics)
+        return loss
+
+    def _log_statistics(self, statistics: torch.Tensor) -> None:
         # One fixed-size row from every process, whatever its data
         metrics = summarize_statistics(self.accelerator.gather(statistics))
         for name, value in metrics.items():
             self._metrics[self._mode][f"sage/{name}"].append(value)
-        return loss
 
     def _get_per_token_logps_and_entropies(self, *args, **kwargs):
-        if self._forwards is not None:
+        # A full reference model has entropies only where a guide asks for them
+        if self._forwards is not None and (self._needs_ref_entropies or args[0] is not self.ref_model):
             kwargs["compute_entropy"] = True
         outputs = super()._get_per_token_logps_and_entropies(*args, **kwargs)
         if len(outputs) != 3:
@@ -241,10 +177,17 @@ class SAGEGRPOTrainer(GRPOTrainer):
         if self._loss_inputs is not None:
             self._shape_anchor(self._loss_inputs, logps=outputs[0], entropies=outputs[1])
         elif self._forwards is not None:
-            self._forwards.append(outputs[:2])
+            self._forwards.append((args, kwargs, *outputs[:2]))
         return outputs
 
     def _shape_anchor(self, inputs: LossInputs, logps: torch.Tensor, entropies: torch.Tensor) -> None:
+        q, mask, statistics = self._guide(inputs, inputs.reference, logps, entropies)
+        inputs.shape(shape_anchor(inputs.reference, q), statistics)
+
+    def _guide(
+        self, inputs: dict, reference: torch.Tensor, logps: torch.Tensor, entropies: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """q, the mask of the tokens that count, and a row of statistics."""
         mask = inputs["completion_mask"]
         if "tool_mask" in inputs:
             mask = mask * inputs["tool_mask"]
@@ -255,7 +198,7 @@ class SAGEGRPOTrainer(GRPOTrainer):
                 self.guide,
                 GuideSignals(
                     policy_logps=logps,
-                    ref_logps=inputs.reference,
+                    ref_logps=reference,
                     mask=mask,
                     entropies=entropies,
                     ref_entropies=inputs.get("ref_entropies"),
@@ -269,8 +212,7 @@ class SAGEGRPOTrainer(GRPOTrainer):
                 ),
             )
             q = values.clamp(self.args.q_min, self.args.q_max)
-        statistics = anchor_statistics(logps, inputs.reference, mask, values, q)
-        inputs.shape(shape_anchor(inputs.reference, q), statistics)
+        return q, mask, anchor_statistics(logps, reference, mask, values, q)
 
     def _noise_generator(self) -> torch.Generator:
         # Derived from where the run stands, never drawn from a global generator: a resumed run repeats an
@@ -289,27 +231,61 @@ class SAGEGRPOTrainer(GRPOTrainer):
     # Scoring of completions
 
     def _generate_and_score_completions(self, inputs):
-        if not self._needs_ref_entropies:
+        is_sequence = self.args.anchor == "sequence" and self.beta != 0.0
+        if not (self._needs_ref_entropies or is_sequence):
             return super()._generate_and_score_completions(inputs)
         self._forwards = []
         try:
             batch = super()._generate_and_score_completions(inputs)
-            # The reference forward is the one whose log-probabilities TRL put into the batch
-            entropies = [entropy for logps, entropy in self._forwards if logps is batch[REFERENCE]]
+            forwards = self._forwards
         finally:
             self._forwards = None
-        if len(entropies) != 1:
-            raise TRLContractError(f"TRL's `{REFERENCE}` did not come out of one forward pass of the reference.")
-        batch["ref_entropies"] = entropies[0]
+        args, kwargs, _, ref_entropies = self._forward_of(batch, REFERENCE, forwards)
+        if self._needs_ref_entropies:
+            batch["ref_entropies"] = ref_entropies
+        if is_sequence:
+            if "old_per_token_logps" in batch:
+                *_, logps, entropies = self._forward_of(batch, "old_per_token_logps", forwards)
+            else:  # TRL needs none here, so this one is ours
+                with torch.no_grad():
+                    logps, entropies, _ = self._get_per_token_logps_and_entropies(
+                        self.model, *args[1:], **(kwargs | {"compute_entropy": True})
+                    )
+            self._credit(batch, logps, entropies)
         return batch
+
+    def _forward_of(self, batch: dict, key: str, forwards: list[tuple]) -> tuple:
+        """The forward whose log-probabilities TRL put into the batch: arguments, log-probabilities, entropies."""
+        found = [forward for forward in forwards if forward[2] is batch[key]]
+        if len(found) != 1:
+            raise TRLContractError(f"its `{key}` did not come out of one forward pass.")
+        return found[0]
+
+    def _credit(self, batch: dict, logps: torch.Tensor, entropies: torch.Tensor) -> None:
+        """Adds the anchor to the advantages, while the groups are still whole."""
+        q, mask, statistics = self._guide(batch, batch[REFERENCE], logps, entropies)
+        self._log_statistics(statistics)
+        credit = sequence_credit(logps, shape_anchor(batch[REFERENCE], q), mask)
+        # A group can span processes, whose longest completions differ
+        counted = self.accelerator.gather((mask != 0).any(1).float())
+        padded = self.accelerator.gather(self.accelerator.pad_across_processes(credit, dim=1))
+        totals, start = padded[:, 0], self.accelerator.process_index * len(credit)
+        baseline = group_baseline(padded, counted, self._group_size)
+        baseline = baseline[start : start + len(credit), : credit.size(1)]
+        batch["advantages"] = credited_advantages(batch["advantages"], credit, baseline, self.beta)
+        kl = -(totals * counted).sum() / counted.sum().clamp(min=1)
+        self._metrics[self._mode]["sage/kl_sequence"].append(kl.item())
 
     def _calculate_rewards(self, *args, **kwargs):
         rewards = super()._calculate_rewards(*args, **kwargs)
-        num_generations = self.num_generations if self._mode == "train" else self.num_generations_eval
         correct = rewards[:, self._pass_column] > self.args.pass_threshold
-        group_pass = correct.view(-1, num_generations).any(dim=1).float().mean()
+        group_pass = correct.view(-1, self._group_size).any(dim=1).float().mean()
         self._metrics[self._mode]["sage/group_pass"].append(group_pass.item())
         return rewards
+
+    @property
+    def _group_size(self) -> int:
+        return self.num_generations if self._mode == "train" else self.num_generations_eval
 
     # Resuming
 

@@ -96,8 +96,12 @@ class GuideFunction:
     Attributes:
         requires (`tuple[str, ...]`):
             Names of the [`GuideSignals`] that the guide reads. `"ref_entropies"` is computed only where it is listed.
+        depends_on_token (`bool`):
+            Whether q tells the tokens of one state apart. A guide of the state alone has no effect with
+            `anchor="token"`, where it is refused; see `docs/anchor.md`.
     """
 
+    depends_on_token: bool = True
     requires: tuple[str, ...] = ("policy_logps", "ref_logps", "entropies")
 
     def __call__(self, signals: GuideSignals) -> torch.Tensor:

@@ -22,6 +22,8 @@ class BranchGuide(GuideFunction):
             Whose entropy: `"policy"` or `"ref"`. The reference's comes out of the forward pass that is made anyway.
     """
 
+    depends_on_token = False
+
     def __init__(self, ratio: float = 0.3, threshold: float = 1.2, source: str = "policy"):
         if not math.isfinite(ratio) or ratio < 0:
             raise ValueError(f"`ratio` is {ratio!r}; it must be a finite number of at least 0.")

@@ -26,6 +26,8 @@ class RandomGuide(GuideFunction):
 
     requires = ()
 
+    depends_on_token = False  # its noise is the same whichever token was drawn
+
     def __init__(
         self,
         probability: tuple[float, float] = (0.1, 0.0),
