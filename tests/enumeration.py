@@ -1,6 +1,7 @@
 """A language model so small that every completion can be listed: 4 tokens, 3 of them generated, 64 completions."""
 
 import itertools
+from pathlib import Path
 
 import torch
 from datasets import Dataset
@@ -10,8 +11,9 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from sage_trl import GuideFunction, SAGEGRPOConfig, SAGEGRPOTrainer
+from sage_trl.guides import GuideSignals
 
-VOCABULARY, LENGTH = 4, 3
+VOCABULARY, LENGTH, BETA = 4, 3, 0.5
 COMPLETIONS = torch.tensor(list(itertools.product(range(VOCABULARY), repeat=LENGTH)))
 PROMPT = "b d"  # tokens 1 and 3
 
@@ -42,6 +44,11 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(WordLevel(words, unk_token="a"))
     tokenizer.pre_tokenizer = WhitespaceSplit()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
+
+
+def save_model(folder) -> None:
+    tiny_model(seed=0).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
 
 
 def every_completion(prompts, trainer):
@@ -81,7 +88,7 @@ def tiny_trainer(folder, anchor: str, kind: str | None, **settings) -> SAGEGRPOT
         str(folder),
         anchor=anchor,
         **{
-            "beta": 0.5,
+            "beta": BETA,
             "q_min": 0.1,
             "q_max": 9.0,
             "loss_type": "dr_grpo",
@@ -98,9 +105,8 @@ def tiny_trainer(folder, anchor: str, kind: str | None, **settings) -> SAGEGRPOT
         }
         | settings,
     )
-    model = tiny_model(seed=0)
-    model.save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
+    if not (Path(folder) / "config.json").exists():
+        save_model(folder)
     trainer = SAGEGRPOTrainer(
         model=str(folder),
         reward_funcs=reward,
@@ -140,9 +146,13 @@ def gradient_vector(loss: torch.Tensor, model) -> torch.Tensor:
 
 
 def expected_gradient(trainer, batch: dict) -> torch.Tensor:
-    """Gradient of the trainer's own loss on each completion, weighted by the policy's probability of it."""
-    model = trainer.model
-    weights = token_logps(model).sum(-1).exp().detach()
+    """
+    Gradient of the trainer's own loss on each completion, weighted by the policy's probability of it. Of several
+    processes each has its share of the completions, and of the sum.
+    """
+    model, count = trainer.model, len(batch["completion_ids"])
+    start = trainer.accelerator.process_index * count
+    weights = token_logps(model).sum(-1).exp().detach()[start : start + count]
     total = 0
     for index, weight in enumerate(weights):
         row = {
@@ -151,3 +161,51 @@ def expected_gradient(trainer, batch: dict) -> torch.Tensor:
         }
         total = total + weight * gradient_vector(trainer._compute_loss(model, row), model)
     return total * LENGTH  # dr_grpo divides by the longest completion
+
+
+def generate(trainer) -> dict:
+    return trainer._generate_and_score_completions(
+        [{"prompt": PROMPT}] * (len(COMPLETIONS) // trainer.accelerator.num_processes)
+    )
+
+
+def guide_of(kind: str | None) -> torch.Tensor:
+    """q of the tokens of every completion, shape `(64, 3)`."""
+    ones = torch.ones(COMPLETIONS.shape, dtype=torch.float64)
+    signals = GuideSignals(policy_logps=ones, ref_logps=ones, mask=ones, completion_ids=COMPLETIONS)
+    return ones if kind is None else TableGuide(kind)(signals)
+
+
+def guide_of_states(kind: str | None) -> torch.Tensor:
+    """q of all tokens in the states of every completion, shape `(64, 3, 4)`."""
+    if kind is None:
+        return torch.ones(*COMPLETIONS.shape, VOCABULARY, dtype=torch.float64)
+    values = []
+    for token in range(VOCABULARY):
+        columns = []
+        for position in range(LENGTH):
+            ids = COMPLETIONS.clone()
+            ids[:, position] = token
+            ones = torch.ones(ids.shape)
+            signals = GuideSignals(policy_logps=ones, ref_logps=ones, mask=ones, completion_ids=ids)
+            columns.append(TableGuide(kind)(signals)[:, position])
+        values.append(torch.stack(columns, dim=1))
+    return torch.stack(values, dim=-1)
+
+
+def closed_form(trainer, anchor: str, kind: str | None) -> torch.Tensor:
+    """The function whose gradient the expected loss gradient is to be."""
+    logps, reference = token_logps(trainer.model), token_logps(trainer.ref_model).detach()
+    rewards = torch.tensor(reward(COMPLETIONS.tolist()), dtype=torch.float64)
+    probabilities = logps.sum(-1).exp()
+    if anchor == "sequence":  # minus the objective: reward less beta KL(pi || q ref)
+        divergence = logps.sum(-1) - reference.sum(-1) - guide_of(kind).log().sum(-1)
+        return -(probabilities * (rewards - BETA * divergence)).sum()
+    policy, anchored = state_log_distributions(trainer.model), state_log_distributions(trainer.ref_model).detach()
+    anchored = anchored + guide_of_states(kind).log()
+    if anchor == "k3":  # forward KL per token, weighted by q
+        per_token = -(anchored.exp() * policy).sum(-1)
+    else:  # reverse KL per token
+        per_token = (policy.exp() * (policy - anchored)).sum(-1)
+    # Averaged over the states that the policy visits, without credit for visiting them
+    return BETA * (probabilities.detach().unsqueeze(1) * per_token).sum() - (probabilities * rewards).sum()

@@ -60,6 +60,12 @@ def own_guide(tmp_path):
         ({"q_max": 0.9}, ValueError, "`q_max` is 0.9;.*at least 1"),
         ({"anchor": "k4"}, ValueError, "`anchor` is 'k4'.*Did you mean 'k3'"),
         ({"beta": -0.1}, ValueError, "`beta` is -0.1"),
+        ({"guide": "branch", "anchor": "token"}, ValueError, "`anchor` is 'token', under which a guide of the state"),
+        ({"guide": "random", "anchor": "token"}, ValueError, "Set `anchor` to 'sequence' or 'k3'"),
+        ({"anchor": "token", "importance_sampling_level": "sequence"}, ValueError, "cannot credit single tokens"),
+        ({"anchor": "sequence", "importance_sampling_level": "sequence"}, ValueError, "cannot credit single tokens"),
+        ({"anchor": "sequence", "use_bias_correction_kl": True}, ValueError, "no KL term in the loss to correct"),
+        ({"anchor": "sequence", "loss_type": "vespo"}, ValueError, "`loss_type` is 'vespo', which weighs whole"),
         ({"guide": "no_such_module:X"}, ImportError, "`guide`: cannot import 'no_such_module': ModuleNotFoundError"),
         ({"guide": "no/such/file.py:X"}, ImportError, "there is no file 'no/such/file.py'"),
         ({"guide": "sage_trl.guides:BranchGide"}, ImportError, "has no 'BranchGide'. Did you mean 'BranchGuide'"),
@@ -79,6 +85,26 @@ def test_defaults_are_the_paper_s():
     args = SAGEGRPOConfig("unused", **BASE)
     settings = (args.anchor, args.beta, args.q_min, args.q_max, args.use_bias_correction_kl)
     assert settings == ("k3", 0.05, 0.6, 1.4, False)
+
+
+def test_the_token_estimator_is_trl_s_correction():
+    assert SAGEGRPOConfig("unused", **BASE, anchor="token", guide="token").use_bias_correction_kl
+
+
+def test_the_default_beta_of_a_sequence_falls_with_its_length():
+    betas = [SAGEGRPOConfig("unused", **BASE, anchor="sequence", max_completion_length=n).beta for n in (16, 1600)]
+    assert betas == [0.1, 0.001]
+    assert SAGEGRPOConfig("unused", **BASE, anchor="sequence", beta=0.3).beta == 0.3
+
+
+def test_a_beta_that_was_carried_over_is_warned_of(caplog):
+    SAGEGRPOConfig("unused", **BASE, anchor="sequence", max_completion_length=6144, beta=0.05)
+    assert "6144 tokens make 123 nats, and the term 6.1 against rewards of about 1" in caplog.text
+    assert "The default for this length is 0.00026" in caplog.text
+    caplog.clear()
+    SAGEGRPOConfig("unused", **BASE, anchor="sequence", max_completion_length=6144)
+    SAGEGRPOConfig("unused", **BASE, anchor="sequence", max_completion_length=16, beta=0.05)
+    assert caplog.text == ""
 
 
 def test_guide_kwargs_as_json():

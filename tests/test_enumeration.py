@@ -3,70 +3,22 @@
 import pytest
 import torch
 from enumeration import (
+    BETA,
     COMPLETIONS,
     LENGTH,
-    PROMPT,
-    VOCABULARY,
     TableGuide,
+    closed_form,
     expected_gradient,
+    generate,
     gradient_vector,
-    reward,
-    state_log_distributions,
+    guide_of,
     tiny_trainer,
     token_logps,
 )
 
 from sage_trl.anchor import credited_advantages, group_baseline, sequence_credit
-from sage_trl.guides import GuideSignals
 
-BETA = 0.5
-REWARDS = torch.tensor(reward(COMPLETIONS.tolist()), dtype=torch.float64)
 KINDS = [None, "token", "state", "both"]
-
-
-def generate(trainer) -> dict:
-    return trainer._generate_and_score_completions([{"prompt": PROMPT}] * len(COMPLETIONS))
-
-
-def guide_of(kind: str | None) -> torch.Tensor:
-    """q of the tokens of every completion, shape `(64, 3)`."""
-    ones = torch.ones(COMPLETIONS.shape, dtype=torch.float64)
-    signals = GuideSignals(policy_logps=ones, ref_logps=ones, mask=ones, completion_ids=COMPLETIONS)
-    return ones if kind is None else TableGuide(kind)(signals)
-
-
-def guide_of_states(kind: str | None) -> torch.Tensor:
-    """q of all tokens in the states of every completion, shape `(64, 3, 4)`."""
-    if kind is None:
-        return torch.ones(*COMPLETIONS.shape, VOCABULARY, dtype=torch.float64)
-    values = []
-    for token in range(VOCABULARY):
-        columns = []
-        for position in range(LENGTH):
-            ids = COMPLETIONS.clone()
-            ids[:, position] = token
-            ones = torch.ones(ids.shape)
-            signals = GuideSignals(policy_logps=ones, ref_logps=ones, mask=ones, completion_ids=ids)
-            columns.append(TableGuide(kind)(signals)[:, position])
-        values.append(torch.stack(columns, dim=1))
-    return torch.stack(values, dim=-1)
-
-
-def closed_form(trainer, anchor: str, kind: str | None) -> torch.Tensor:
-    """The function whose gradient the expected loss gradient is to be."""
-    logps, reference = token_logps(trainer.model), token_logps(trainer.ref_model).detach()
-    probabilities = logps.sum(-1).exp()
-    if anchor == "sequence":  # minus the objective: reward less beta KL(pi || q ref)
-        divergence = logps.sum(-1) - reference.sum(-1) - guide_of(kind).log().sum(-1)
-        return -(probabilities * (REWARDS - BETA * divergence)).sum()
-    policy, anchored = state_log_distributions(trainer.model), state_log_distributions(trainer.ref_model).detach()
-    anchored = anchored + guide_of_states(kind).log()
-    if anchor == "k3":  # forward KL per token, weighted by q
-        per_token = -(anchored.exp() * policy).sum(-1)
-    else:  # reverse KL per token
-        per_token = (policy.exp() * (policy - anchored)).sum(-1)
-    # Averaged over the states that the policy visits, without credit for visiting them
-    return BETA * (probabilities.detach().unsqueeze(1) * per_token).sum() - (probabilities * REWARDS).sum()
 
 
 def assert_same(measured: torch.Tensor, exact: torch.Tensor):

@@ -22,6 +22,8 @@ KINDS = {
     "between logs": {"logging_steps": 2},
     "synced reference": {"sync_ref_model": True, "ref_model_sync_steps": 2, "ref_model_mixup_alpha": 0.5},
     "second epoch": {"max_steps": 10, "save_steps": 7},
+    "sequence": {"anchor": "sequence", "steps_per_generation": 4},
+    "sequence, lora, iterations": {"anchor": "sequence", "num_iterations": 2, **LORA},
     "evaluated": {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 4},
 }
 

@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from enumeration import save_model
+
 ROOT = Path(__file__).parent.parent.parent
 SCRIPT = Path(__file__).parent / "train_two.py"
 
@@ -14,9 +17,9 @@ SCRIPT = Path(__file__).parent / "train_two.py"
 CONFIG = ROOT / "recipes" / "accelerate_configs" / "ddp.yaml"  # the run itself asks for the CPU
 
 
-def launch(output_dir, kind):
+def launch(output_dir, *arguments, script=SCRIPT):
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(CONFIG)]
-    command += ["--main_process_port", "0", str(SCRIPT), str(output_dir), kind]
+    command += ["--main_process_port", "0", str(script), str(output_dir), *arguments]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     # A rank that waits for another forever is what this would show: hence the limit
     result = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
@@ -36,7 +39,24 @@ def test_two_steps_with_groups_that_span_both(tmp_path):
         assert entry["sage/group_pass"] in (0.0, 0.5, 1.0)  # two prompts a step
 
 
-def test_a_rank_with_nothing_valid_hangs_nobody(tmp_path):
-    first, second = launch(tmp_path, "empty")
+@pytest.mark.parametrize(
+    "anchor, kind", [("sequence", "both"), ("sequence", "state"), ("k3", "both"), ("token", "both")]
+)
+def test_a_group_that_spans_both_gives_the_exact_gradient(tmp_path, anchor, kind):
+    save_model(tmp_path / "model")
+    for report in launch(tmp_path, anchor, kind, script=SCRIPT.with_name("enumerate_two.py")):
+        assert report["error"] < 1e-5
+        assert 0.05 < report["share"]
+
+
+def test_a_sequence_s_credit_is_the_same_model_on_both(tmp_path):
+    first, second = launch(tmp_path, "sequence")
+    assert first["checksum"] == second["checksum"]
+    assert all("sage/kl_sequence" in entry and "kl" not in entry for entry in first["logs"])
+
+
+@pytest.mark.parametrize("kind", ["empty", "empty sequence"])
+def test_a_rank_with_nothing_valid_hangs_nobody(tmp_path, kind):
+    first, second = launch(tmp_path, kind)
     assert first["checksum"] == second["checksum"]
     assert all(math.isfinite(entry["sage/q_mean"]) for entry in first["logs"])

@@ -38,7 +38,9 @@ def empty_on_rank_1(prompts, trainer):
 
 def main(output_dir: str, kind: str):
     settings = {"per_device_train_batch_size": 2, "num_generations": 4, "gradient_accumulation_steps": 2}
-    if kind == "empty":
+    if "sequence" in kind:
+        settings["anchor"] = "sequence"
+    if "empty" in kind:
         settings["rollout_func"] = empty_on_rank_1
     guide = Spy()
     trainer = build_trainer(Path(output_dir) / "run", guide_object=guide, **settings)

@@ -1,0 +1,1 @@
+"""Measurements, each printed by one command."""

@@ -1,0 +1,114 @@
+"""What each estimator of the anchor converges to, in a world small enough to be exact.
+
+    python -m benchmarks.anchor
+
+A tabular policy over 4 tokens and 3 steps, all 64 completions listed, exact expected gradients, trained to the end with
+a guide and without. The slope is that of log(pi with guide / pi without) over completions on log q, weighted by the
+policy: 1 where a guide does what the objective says, 0 where it does nothing. The distance is KL(pi || pi*) to the
+closed-form optimum of the objective, pi* proportional to q ref exp(r / beta).
+"""
+
+import argparse
+import itertools
+
+import torch
+
+from sage_trl.anchor import k3_kl, sequence_credit
+
+VOCABULARY, LENGTH = 4, 3
+COMPLETIONS = torch.tensor(list(itertools.product(range(VOCABULARY), repeat=LENGTH)))
+# Index of the state that each token is drawn in: a prefix, as a number in base 4 after those of shorter prefixes
+STATES = torch.zeros_like(COMPLETIONS)
+for t in range(1, LENGTH):
+    digits = COMPLETIONS[:, :t] * VOCABULARY ** torch.arange(t - 1, -1, -1)
+    STATES[:, t] = sum(VOCABULARY**i for i in range(t)) + digits.sum(1)
+NUM_STATES = sum(VOCABULARY**t for t in range(LENGTH))
+
+
+def token_logps(logits: torch.Tensor) -> torch.Tensor:
+    """Log-probabilities of the tokens of every completion, shape `(64, 3)`, from logits of shape `(21, 4)`."""
+    return logits.log_softmax(-1)[STATES, COMPLETIONS]
+
+
+def surrogate(anchor: str, logps: torch.Tensor, anchored: torch.Tensor, rewards: torch.Tensor, beta: float):
+    """A loss per completion whose policy-weighted gradient is the estimator's expected gradient."""
+    fixed, mask = logps.detach(), torch.ones_like(logps)
+    if anchor == "sequence":
+        credit = rewards.unsqueeze(1) + beta * sequence_credit(logps, anchored, mask).double()
+        return -(credit * logps).sum(1)
+    ratio = (logps - fixed).exp()  # 1, with the gradient of log pi
+    penalty = k3_kl(logps, anchored) * (ratio if anchor == "token" else 1.0)
+    return (beta * penalty).sum(1) - rewards * logps.sum(1)
+
+
+def converge(
+    anchor: str, reference: torch.Tensor, log_q: torch.Tensor, rewards: torch.Tensor, beta: float, steps: int
+):
+    """Log-probabilities of the 64 completions after training from the reference by exact expected gradients."""
+    logits = reference.clone().requires_grad_(True)
+    optimizer = torch.optim.Adam([logits], lr=0.05)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    anchored = token_logps(reference) + log_q
+    for _ in range(steps):
+        logps = token_logps(logits)
+        weights = logps.sum(1).exp().detach()
+        optimizer.zero_grad()
+        (weights * surrogate(anchor, logps, anchored, rewards, beta)).sum().backward()
+        optimizer.step()
+        schedule.step()
+    return token_logps(logits.detach()).sum(1)
+
+
+def slope(with_guide: torch.Tensor, without: torch.Tensor, log_q: torch.Tensor) -> float:
+    weights = without.exp()
+    x, y = log_q.sum(1), with_guide - without
+    x, y = x - (weights * x).sum(), y - (weights * y).sum()
+    return ((weights * x * y).sum() / (weights * x * x).sum()).item()
+
+
+def distance(logps: torch.Tensor, reference: torch.Tensor, log_q: torch.Tensor, rewards: torch.Tensor, beta: float):
+    optimum = (token_logps(reference) + log_q).sum(1) + rewards / beta
+    optimum = optimum - optimum.logsumexp(0)
+    return (logps.exp() * (logps - optimum)).sum().item()
+
+
+def world(seed: int) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+    """A reference policy, rewards, and the logs of a guide of the token and of one of the state."""
+    generator = torch.Generator().manual_seed(seed)
+    reference = torch.randn(NUM_STATES, VOCABULARY, generator=generator, dtype=torch.float64)
+    rewards = (torch.rand(len(COMPLETIONS), generator=generator) < 0.25).double()
+    by_token = 0.3 * torch.randn(NUM_STATES, VOCABULARY, generator=generator, dtype=torch.float64)
+    by_state = 0.3 * torch.randn(NUM_STATES, generator=generator, dtype=torch.float64)
+    guides = {"token": by_token[STATES, COMPLETIONS], "state": by_state[STATES]}
+    return reference, rewards, guides
+
+
+def measure(anchor: str, beta: float, seeds: int, steps: int) -> dict[str, float]:
+    """Means over worlds of both slopes and of the distance for the guide of the state."""
+    found = {"token": 0.0, "state": 0.0, "distance": 0.0}
+    for seed in range(seeds):
+        reference, rewards, guides = world(seed)
+        without = converge(anchor, reference, torch.zeros_like(guides["state"]), rewards, beta, steps)
+        for name, log_q in guides.items():
+            guided = converge(anchor, reference, log_q, rewards, beta, steps)
+            found[name] += slope(guided, without, log_q) / seeds
+            if name == "state":
+                found["distance"] += distance(guided, reference, log_q, rewards, beta) / seeds
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=4, help="worlds to average over")
+    parser.add_argument("--steps", type=int, default=4000, help="steps of exact gradient descent")
+    options = parser.parse_args()
+    print("| estimator | beta | slope, guide of the token | slope, guide of the state | KL to the optimum, state |")
+    print("| --- | --- | --- | --- | --- |")
+    for anchor in ("k3", "token", "sequence"):
+        for beta in (0.5, 0.1):
+            found = measure(anchor, beta, options.seeds, options.steps)
+            print(f"| {anchor} | {beta} | {found['token']:+.3f} | {found['state']:+.3f} | {found['distance']:.1e} |")
+
+
+if __name__ == "__main__":
+    main()
