@@ -2,9 +2,9 @@
 
     python -m benchmarks.anchor
 
-A tabular policy over 4 tokens and 3 steps, all 64 completions listed, exact expected gradients, trained to the end with
-a guide and without. The slope is that of log(pi with guide / pi without) over completions on log q, weighted by the
-policy: 1 where a guide does what the objective says, 0 where it does nothing. The distance is KL(pi || pi*) to the
+A tabular policy over 4 tokens and 3 steps, its 64 completions listed, exact expected gradients, trained to the end
+with a guide and without. The slope is that of log(pi with guide / pi without) over completions on log q, weighted by
+the policy: 1 where a guide does what the objective says, 0 where it does nothing. The distance is KL(pi || pi*) to the
 closed-form optimum of the objective, pi* proportional to q ref exp(r / beta).
 """
 

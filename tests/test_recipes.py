@@ -10,6 +10,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from sage_trl import sft, train
+from sage_trl.config import SEQUENCE_BETA
 from sage_trl.memory import estimate, shape_of
 from sage_trl.rewards import resolve_reward
 
@@ -55,17 +56,27 @@ LARGE = ("Qwen2.5-Math-7B", "Qwen2.5-Math-1.5B", "DeepSeek-R1-Distill-Qwen-7B")
 
 @pytest.mark.parametrize("model", LARGE)
 def test_the_recipes_of_a_large_model_differ_in_loss_and_anchor_alone(model):
-    free = {"guide", "guide_kwargs", "beta", "loss_type", "output_dir"}
+    free = {"guide", "guide_kwargs", "anchor", "beta", "loss_type", "output_dir"}
     paths = [path for path in RECIPES if path.parent.name == model and path.stem != "sft"]
     recipes = {path.stem: yaml.safe_load(path.read_text()) for path in paths}
     settings = [{key: value for key, value in recipe.items() if key not in free} for recipe in recipes.values()]
-    assert len(recipes) == 9 and all(each == settings[0] for each in settings)
+    assert len(recipes) == (13 if model == LARGE[0] else 9) and all(each == settings[0] for each in settings)
     for name, recipe in recipes.items():
         words = name.split("_")
+        is_sequence = words[-1] == "sequence"
         assert recipe["output_dir"] == f"outputs/{model}/{name}"
-        assert recipe["loss_type"] == (words[0] if words[0] in ("bnpo", "dapo") else "grpo")
-        assert recipe["beta"] == (0.0 if name.endswith("no_kl") else 0.05)
-        assert recipe["guide"] == (words[-1] if "sage" in words else "none")
+        assert recipe["loss_type"] == (
+            words[0] if words[0] in ("bnpo", "dapo") else "dr_grpo" if is_sequence else "grpo"
+        )
+        assert recipe["beta"] == (0.0 if name.endswith("no_kl") else 2.6e-4 if is_sequence else 0.05)
+        assert recipe["guide"] == (words[words.index("sage") + 1] if "sage" in words else "none")
+        assert recipe.get("anchor", "k3") == {"reverse": "token"}.get(words[0], "sequence" if is_sequence else "k3")
+
+
+def test_the_default_beta_of_the_sequence_recipes_is_theirs():
+    for name in ("sage_branch_sequence", "sage_token_sequence"):
+        recipe = yaml.safe_load((ROOT / "recipes" / LARGE[0] / f"{name}.yaml").read_text())
+        assert recipe["beta"] == pytest.approx(SEQUENCE_BETA / recipe["max_completion_length"], rel=0.01)
 
 
 def test_the_published_settings():
@@ -130,10 +141,10 @@ def test_the_table_of_recipes_agrees_with_the_files():
     rows = {title: re.findall(r"^\| `([\w.]+\.yaml)` \|(.*)\|$", part, re.M) for title, part in sections.items()}
     for folder in {path.parent.name for path in RECIPES} | {"accelerate_configs"}:
         files = {path.name for path in (ROOT / "recipes" / folder).glob("*.yaml")}
-        title = next(title for title in rows if folder in title)
-        assert {name for name, _ in rows[title]} == files, folder
+        named = [name for title, found in rows.items() if folder in title for name, _ in found]
+        assert set(named) == files and len(named) == len(files), folder
     for path in RECIPES:
-        title = next(title for title in rows if path.parent.name in title)
+        title = next(title for title in rows if path.parent.name in title and path.name in dict(rows[title]))
         cells = [cell.strip() for cell in dict(rows[title])[path.name].split("|")]
         recipe = yaml.safe_load(path.read_text())
         if path.stem == "sft":
