@@ -9,6 +9,7 @@ log-probabilities are in nats; the mask is non-zero where a token counts. The me
 import torch
 
 from .guides.base import GuideFunction, GuideSignals
+from .guides.rollout import Rollout
 
 
 def evaluate_guide(guide: GuideFunction, signals: GuideSignals, q_min: float, q_max: float) -> torch.Tensor:
@@ -67,6 +68,36 @@ def guide_values(guide: GuideFunction, signals: GuideSignals) -> torch.Tensor:
             "probability: keep it positive, for example with `.clamp(min=0.1)`."
         )
     return values
+
+
+def prepared_extras(guide: GuideFunction, rollout: Rollout) -> dict[str, torch.Tensor]:
+    """
+    What a guide makes of a generation batch, checked.
+
+    Args:
+        guide ([`GuideFunction`]):
+            The guide.
+        rollout ([`Rollout`]):
+            The batch.
+
+    Returns:
+        `dict[str, torch.Tensor]`: detached tensors of shape `(N,)` or `(N, T)`.
+
+    Raises:
+        [`TypeError`], [`ValueError`]: the guide returned anything else.
+    """
+    with torch.no_grad():
+        made = guide.prepare(rollout)
+    shapes, name = (tuple(rollout.mask.shape[:1]), tuple(rollout.mask.shape)), type(guide).__name__
+    if not isinstance(made, dict) or not all(isinstance(value, torch.Tensor) for value in made.values()):
+        raise TypeError(f"`prepare` of guide {name} must return a dict of tensors at step {rollout.step}.")
+    for key, value in made.items():
+        if tuple(value.shape) not in shapes:
+            raise ValueError(
+                f"`prepare` of guide {name} returned '{key}' of shape {tuple(value.shape)} at step {rollout.step}; it "
+                f"must be (N,) = {shapes[0]} or (N, T) = {shapes[1]}."
+            )
+    return {key: value.detach() for key, value in made.items()}
 
 
 def shape_anchor(ref_logps: torch.Tensor, q: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """Settings of SAGE: TRL's `GRPOConfig` plus the anchor and its guide."""
 
+import json
 import logging
 import math
 from dataclasses import dataclass, field
@@ -29,8 +30,9 @@ class SAGEGRPOConfig(GRPOConfig):
 
     Parameters:
         guide (`str`, *optional*, defaults to `"none"`):
-            Guide that reshapes the anchor: `"none"` (plain GRPO), `"branch"`, `"token"`, `"random"`, or an import path
-            `package.module:ClassName` or `path/to/file.py:ClassName` of a [`GuideFunction`] of your own.
+            Guide that reshapes the anchor: `"none"` (plain GRPO), `"branch"`, `"token"`, `"random"`, `"novelty"`, or
+            an import path `package.module:ClassName` or `path/to/file.py:ClassName` of a [`GuideFunction`] of your
+            own. A list of them is multiplied, with `guide_kwargs` a list of as many mappings.
         guide_kwargs (`dict[str, Any]`, *optional*):
             Arguments of the guide's constructor.
         q_min (`float`, *optional*, defaults to `0.6`):
@@ -101,7 +103,13 @@ class SAGEGRPOConfig(GRPOConfig):
     )
 
     def __post_init__(self):
-        self.guide_kwargs = parse_mapping(self.guide_kwargs, "guide_kwargs")
+        if isinstance(self.guide, str) and self.guide.startswith("["):  # a list on the command line
+            self.guide = json.loads(self.guide)
+        if isinstance(self.guide, list):
+            text = self.guide_kwargs
+            self.guide_kwargs = json.loads(text) if isinstance(text, str) else text
+        else:
+            self.guide_kwargs = parse_mapping(self.guide_kwargs, "guide_kwargs")
         if self.anchor not in ANCHORS:
             raise ValueError(
                 f"`anchor` is '{self.anchor}'.{nearest(str(self.anchor), ANCHORS)} It must be one of {list(ANCHORS)}."

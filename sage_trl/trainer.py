@@ -33,6 +33,7 @@ from .anchor import (
     credited_advantages,
     group_baseline,
     guide_values,
+    prepared_extras,
     sequence_credit,
     shape_anchor,
     summarize_statistics,
@@ -40,11 +41,12 @@ from .anchor import (
 from .card import PAPER, describe_method, drop_local_base
 from .config import SAGEGRPOConfig
 from .contract import TESTED_TRL, LossInputs, TRLContractError, check_loss
-from .guides import GuideFunction, GuideSignals, check_guide, resolve_guide
+from .guides import GuideFunction, GuideSignals, Rollout, check_guide, resolve_guide
 from .imports import nearest
 
 FORWARD = "_get_per_token_logps_and_entropies"
 REFERENCE = "ref_per_token_logps"
+EXTRA = "sage_extra."  # what a guide prepared, in a batch
 REFERENCE_FILE = "sage_reference.pt"  # a synced reference, in a checkpoint
 
 logger = get_logger(__name__)
@@ -209,6 +211,7 @@ class SAGEGRPOTrainer(GRPOTrainer):
                     step=self.state.global_step,
                     max_steps=max(1, self.state.max_steps),
                     generator=self._noise_generator(),
+                    extra={key.removeprefix(EXTRA): value for key, value in inputs.items() if key.startswith(EXTRA)},
                 ),
             )
             q = values.clamp(self.args.q_min, self.args.q_max)
@@ -233,7 +236,9 @@ class SAGEGRPOTrainer(GRPOTrainer):
     def _generate_and_score_completions(self, inputs):
         is_sequence = self.args.anchor == "sequence" and self.beta != 0.0
         if not (self._needs_ref_entropies or is_sequence):
-            return super()._generate_and_score_completions(inputs)
+            batch = super()._generate_and_score_completions(inputs)
+            self._prepare_guide(batch)
+            return batch
         self._forwards = []
         try:
             batch = super()._generate_and_score_completions(inputs)
@@ -243,6 +248,7 @@ class SAGEGRPOTrainer(GRPOTrainer):
         args, kwargs, _, ref_entropies = self._forward_of(batch, REFERENCE, forwards)
         if self._needs_ref_entropies:
             batch["ref_entropies"] = ref_entropies
+        self._prepare_guide(batch)
         if is_sequence:
             if "old_per_token_logps" in batch:
                 *_, logps, entropies = self._forward_of(batch, "old_per_token_logps", forwards)
@@ -253,6 +259,25 @@ class SAGEGRPOTrainer(GRPOTrainer):
                     )
             self._credit(batch, logps, entropies)
         return batch
+
+    def _prepare_guide(self, batch: dict) -> None:
+        """Shows the guide whole groups, and puts this process's rows of what it makes of them into the batch."""
+        if self.guide is None or not self.guide.prepares:
+            return
+        mask = batch["completion_mask"] * batch["tool_mask"] if "tool_mask" in batch else batch["completion_mask"]
+        ids, mask = (
+            self.accelerator.gather(self.accelerator.pad_across_processes(tensor, dim=1))
+            for tensor in (batch["completion_ids"], mask)
+        )
+        weighted = (self._rewards * self.reward_weights.to(self._rewards.device)).nansum(dim=1)
+        correct = self._rewards[:, self._pass_column] > self.args.pass_threshold
+        steps = {"step": self.state.global_step, "max_steps": max(1, self.state.max_steps)}
+        rollout = Rollout(ids, mask != 0, weighted, correct, self._group_size, self._tokenizer, **steps)
+        count, length = batch["completion_ids"].shape
+        start = self.accelerator.process_index * count
+        for name, value in prepared_extras(self.guide, rollout).items():
+            rows = value[start : start + count]
+            batch[EXTRA + name] = rows if rows.dim() == 1 else rows[:, :length]
 
     def _forward_of(self, batch: dict, key: str, forwards: list[tuple]) -> tuple:
         """The forward whose log-probabilities TRL put into the batch: arguments, log-probabilities, entropies."""
@@ -278,6 +303,7 @@ class SAGEGRPOTrainer(GRPOTrainer):
 
     def _calculate_rewards(self, *args, **kwargs):
         rewards = super()._calculate_rewards(*args, **kwargs)
+        self._rewards = rewards
         correct = rewards[:, self._pass_column] > self.args.pass_threshold
         group_pass = correct.view(-1, self._group_size).any(dim=1).float().mean()
         self._metrics[self._mode]["sage/group_pass"].append(group_pass.item())

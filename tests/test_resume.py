@@ -24,6 +24,8 @@ KINDS = {
     "second epoch": {"max_steps": 10, "save_steps": 7},
     "sequence": {"anchor": "sequence", "steps_per_generation": 4},
     "sequence, lora, iterations": {"anchor": "sequence", "num_iterations": 2, **LORA},
+    "novelty": {"guide": "novelty", "steps_per_generation": 4},
+    "sequence, novelty and token": {"anchor": "sequence", "guide": ["token", "novelty"], "steps_per_generation": 4},
     "evaluated": {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 4},
 }
 

@@ -6,11 +6,19 @@ from typing import Any
 from ..imports import load_object, nearest
 from .base import SIGNAL_NAMES, GuideFunction, GuideSignals
 from .branch import BranchGuide
+from .novelty import NoveltyGuide
+from .product import ProductGuide
 from .random import RandomGuide
+from .rollout import Rollout
 from .schedule import CosineCycles
 from .token import TokenGuide
 
-GUIDES: dict[str, type[GuideFunction]] = {"branch": BranchGuide, "token": TokenGuide, "random": RandomGuide}
+GUIDES: dict[str, type[GuideFunction]] = {
+    "branch": BranchGuide,
+    "token": TokenGuide,
+    "random": RandomGuide,
+    "novelty": NoveltyGuide,
+}
 
 __all__ = [
     "GUIDES",
@@ -18,22 +26,28 @@ __all__ = [
     "CosineCycles",
     "GuideFunction",
     "GuideSignals",
+    "NoveltyGuide",
+    "ProductGuide",
     "RandomGuide",
+    "Rollout",
     "TokenGuide",
     "check_guide",
     "resolve_guide",
 ]
 
 
-def resolve_guide(guide: str, guide_kwargs: dict[str, Any] | None = None) -> GuideFunction | None:
+def resolve_guide(
+    guide: str | list[str], guide_kwargs: dict[str, Any] | list[dict[str, Any]] | None = None
+) -> GuideFunction | None:
     """
     Builds the guide that a configuration names.
 
     Args:
-        guide (`str`):
-            `"none"`, a built-in name, or an import path `package.module:Name` or `path/to/file.py:Name`.
-        guide_kwargs (`dict[str, Any]`, *optional*):
-            Arguments of the guide's constructor.
+        guide (`str` or `list[str]`):
+            `"none"`, a built-in name, or an import path `package.module:Name` or `path/to/file.py:Name`. Of a list
+            the guides are multiplied.
+        guide_kwargs (`dict[str, Any]` or `list[dict[str, Any]]`, *optional*):
+            Arguments of the guide's constructor; of a list of guides, a list of as many.
 
     Returns:
         [`GuideFunction`] or `None`: the guide, `None` for `"none"`.
@@ -41,6 +55,15 @@ def resolve_guide(guide: str, guide_kwargs: dict[str, Any] | None = None) -> Gui
     Raises:
         [`ValueError`], [`TypeError`], [`ImportError`]: with the setting, its value and what would be right.
     """
+    if isinstance(guide, (list, tuple)):
+        kwargs = guide_kwargs or [{}] * len(guide)
+        if not isinstance(kwargs, (list, tuple)) or len(kwargs) != len(guide):
+            raise ValueError(
+                f"`guide` is {list(guide)} and `guide_kwargs` is {guide_kwargs!r}; give a list of as many mappings."
+            )
+        if "none" in guide:
+            raise ValueError(f"`guide` is {list(guide)}; 'none' is no guide that could be multiplied.")
+        return ProductGuide([resolve_guide(name, each) for name, each in zip(guide, kwargs, strict=True)])
     if not isinstance(guide, str):
         raise TypeError(f"`guide` is {guide!r}; it must be a name or an import path. 'none' is plain GRPO.")
     guide_kwargs = guide_kwargs or {}

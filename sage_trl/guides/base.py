@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from .rollout import Rollout
+
 
 @dataclass
 class GuideSignals:
@@ -39,6 +41,8 @@ class GuideSignals:
             Optimizer steps of the whole run.
         generator (`torch.Generator`, *optional*):
             The only source of noise that a guide may use: seeded by (seed, step, micro-batch, process).
+        extra (`dict[str, torch.Tensor]`, *optional*):
+            This micro-batch's rows of what the guide's own `prepare` returned, shapes `(B,)` or `(B, T)`.
     """
 
     policy_logps: torch.Tensor
@@ -53,6 +57,7 @@ class GuideSignals:
     step: int = 0
     max_steps: int = 1
     generator: torch.Generator | None = None
+    extra: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
 
     def randn(self) -> torch.Tensor:
         """Standard normal noise of shape `(B, T)`, float32, drawn from `generator`."""
@@ -80,8 +85,14 @@ class GuideSignals:
         }
         return dataclasses.replace(self, **(changes | {"mask": self.mask != 0}))
 
+    def of_part(self, index: int) -> "GuideSignals":
+        """A copy for one guide of a product, with that guide's part of `extra`."""
+        prefix = f"{index}."
+        own = {name[len(prefix) :]: value for name, value in self.extra.items() if name.startswith(prefix)}
+        return dataclasses.replace(self, extra=own)
 
-SIGNAL_NAMES = tuple(field.name for field in dataclasses.fields(GuideSignals))
+
+SIGNAL_NAMES = tuple(field.name for field in dataclasses.fields(GuideSignals) if field.name != "extra")
 
 
 class GuideFunction:
@@ -103,6 +114,25 @@ class GuideFunction:
 
     depends_on_token: bool = True
     requires: tuple[str, ...] = ("policy_logps", "ref_logps", "entropies")
+
+    def prepare(self, rollout: Rollout) -> dict[str, torch.Tensor]:
+        """
+        Looks at a whole generation batch, once, before the loss sees parts of it. Optional: a guide that does not
+        override this costs nothing here.
+
+        Args:
+            rollout ([`Rollout`]):
+                All processes' completions with their rewards, groups together.
+
+        Returns:
+            `dict[str, torch.Tensor]`: tensors of shape `(N,)` or `(N, T)`. Their rows travel with the completions
+            through shuffling and splitting, and reach `__call__` as `signals.extra`.
+        """
+        return {}
+
+    @property
+    def prepares(self) -> bool:
+        return type(self).prepare is not GuideFunction.prepare
 
     def __call__(self, signals: GuideSignals) -> torch.Tensor:
         """

@@ -50,12 +50,12 @@ def test_a_group_that_spans_both_gives_the_exact_gradient(tmp_path, anchor, kind
 
 
 def test_a_sequence_s_credit_is_the_same_model_on_both(tmp_path):
-    first, second = launch(tmp_path, "sequence")
+    first, second = launch(tmp_path, "sequence novelty")
     assert first["checksum"] == second["checksum"]
     assert all("sage/kl_sequence" in entry and "kl" not in entry for entry in first["logs"])
 
 
-@pytest.mark.parametrize("kind", ["empty", "empty sequence"])
+@pytest.mark.parametrize("kind", ["empty", "empty sequence novelty"])
 def test_a_rank_with_nothing_valid_hangs_nobody(tmp_path, kind):
     first, second = launch(tmp_path, kind)
     assert first["checksum"] == second["checksum"]

@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from support import build_trainer, weights  # noqa: E402
 
 from sage_trl import GuideFunction, TokenGuide  # noqa: E402
+from sage_trl.guides import NoveltyGuide, ProductGuide  # noqa: E402
 
 
 class Spy(GuideFunction):
@@ -42,14 +43,15 @@ def main(output_dir: str, kind: str):
         settings["anchor"] = "sequence"
     if "empty" in kind:
         settings["rollout_func"] = empty_on_rank_1
-    guide = Spy()
+    guide = ProductGuide([Spy(), NoveltyGuide(ngram=1)]) if "novelty" in kind else Spy()
     trainer = build_trainer(Path(output_dir) / "run", guide_object=guide, **settings)
     trainer.train()
     checksum = sum(
         value.double().abs().sum() for value in weights(trainer.accelerator.unwrap_model(trainer.model)).values()
     )
     logs = [entry for entry in trainer.state.log_history if "loss" in entry]
-    report = {"seeds": guide.seeds, "checksum": checksum.item(), "logs": logs}
+    spy = guide.guides[0] if "novelty" in kind else guide
+    report = {"seeds": spy.seeds, "checksum": checksum.item(), "logs": logs}
     rank = trainer.accelerator.process_index
     (Path(output_dir) / f"rank{rank}.json").write_text(json.dumps(report))
     trainer.end()
