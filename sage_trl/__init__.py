@@ -14,6 +14,9 @@ _EXPORTS = {
     "BranchGuide": "guides",
     "TokenGuide": "guides",
     "RandomGuide": "guides",
+    "NoveltyGuide": "guides",
+    "ProductGuide": "guides",
+    "Rollout": "guides",
     "evaluate_guide": "anchor",
 }
 
@@ -21,7 +24,10 @@ __all__ = [
     "BranchGuide",
     "GuideFunction",
     "GuideSignals",
+    "NoveltyGuide",
+    "ProductGuide",
     "RandomGuide",
+    "Rollout",
     "SAGEGRPOConfig",
     "SAGEGRPOTrainer",
     "TokenGuide",
@@ -32,7 +38,16 @@ __all__ = [
 if TYPE_CHECKING:
     from .anchor import evaluate_guide
     from .config import SAGEGRPOConfig
-    from .guides import BranchGuide, GuideFunction, GuideSignals, RandomGuide, TokenGuide
+    from .guides import (
+        BranchGuide,
+        GuideFunction,
+        GuideSignals,
+        NoveltyGuide,
+        ProductGuide,
+        RandomGuide,
+        Rollout,
+        TokenGuide,
+    )
     from .trainer import SAGEGRPOTrainer
 
 

@@ -14,7 +14,7 @@ def rollout_of(rows: list[list[int]], correct: list[bool], group_size: int) -> R
     length = max(map(len, rows))
     ids = torch.tensor([row + [0] * (length - len(row)) for row in rows])
     mask = torch.tensor([[True] * len(row) + [False] * (length - len(row)) for row in rows])
-    correct = torch.tensor(correct)
+    correct = torch.tensor(correct).bool()
     return Rollout(ids, mask, correct.float(), correct, group_size)
 
 
