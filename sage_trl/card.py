@@ -71,6 +71,24 @@ def describe_method(args: "SAGEGRPOConfig", guide: "GuideFunction | None") -> No
     card.save(path)
 
 
+def correct_card(folder: str | Path) -> None:
+    """
+    Takes out of the card in `folder` what TRL writes of a local base model and of a model that is not pushed.
+
+    Args:
+        folder (`str` or `Path`):
+            A folder with a card.
+    """
+    path = Path(folder) / "README.md"
+    card = ModelCard.load(path)
+    text = card.text
+    for wrong, right in CORRECTIONS.items():
+        text = text.replace(wrong, right)
+    card.text = text
+    card.save(path)
+    drop_local_base(folder)
+
+
 def drop_local_base(folder: str | Path) -> None:
     """
     Takes a base model that is a local folder out of the card in `folder`, where PEFT writes it whatever it is.

@@ -10,6 +10,14 @@ import struct
 import zipfile
 from pathlib import Path
 
+WEIGHTS = {
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "adapter_model.safetensors",
+    "adapter_model.bin",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+}
 logger = logging.getLogger(__name__)
 
 
@@ -50,6 +58,20 @@ def resolve_resume(resume_from_checkpoint: str | bool | None, output_dir: str | 
     return str(folder)
 
 
+def is_finished(folder: str | Path, max_steps: int) -> bool:
+    """
+    Whether a checkpoint is the end of its run.
+
+    Args:
+        folder (`str` or `Path`):
+            The checkpoint.
+        max_steps (`int`):
+            Steps of the run; what the checkpoint itself says where it is not positive.
+    """
+    state = json.loads((Path(folder) / "trainer_state.json").read_text(encoding="utf-8"))
+    return state["global_step"] >= (max_steps if max_steps > 0 else state["max_steps"])
+
+
 def newest_checkpoint(output_dir: str | Path) -> Path | None:
     """The whole checkpoint of most steps in a folder. Torn ones that come before it are skipped, with a warning."""
     folders = [folder for folder in Path(output_dir).glob("checkpoint-*") if folder.name[11:].isdecimal()]
@@ -71,6 +93,17 @@ def why_torn(folder: str | Path) -> str | None:
         json.loads(state.read_text(encoding="utf-8"))
     except ValueError:
         return "its trainer_state.json is cut short"
+    names = {file.name for file in folder.iterdir()}
+    is_sharded = any(name.startswith(("global_step", "pytorch_model_fsdp", "optimizer_")) for name in names)
+    if not is_sharded and not names & WEIGHTS:
+        return "it has no weights"
+    if not is_sharded and "optimizer.pt" not in names:
+        return "it has no optimizer.pt (saved with `save_only_model`?)"
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        missing = {*json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()} - names
+        if missing:
+            return f"it has no {sorted(missing)[0]}"
     for file in sorted(folder.rglob("*")):
         if file.suffix == ".safetensors" and not _is_whole_safetensors(file):
             return f"its {file.relative_to(folder)} is cut short"
@@ -86,9 +119,12 @@ def _is_whole_safetensors(file: Path) -> bool:
         if len(prefix) < 8:
             return False
         (size,) = struct.unpack("<Q", prefix)
-        header = stream.read(size)
-    if len(header) < size:
+        header = stream.read(min(size, file.stat().st_size))
+    if not 0 < size == len(header):
         return False
-    entries = json.loads(header)
+    try:
+        entries = json.loads(header)
+    except ValueError:
+        return False
     end = max((entry["data_offsets"][1] for name, entry in entries.items() if name != "__metadata__"), default=0)
     return file.stat().st_size == 8 + size + end

@@ -131,6 +131,8 @@ class SAGEGRPOConfig(GRPOConfig):
                 f"`q_max` is {self.q_max}; it must be finite and at least 1, so that a token the guide leaves alone "
                 "stays alone."
             )
+        if not math.isfinite(self.pass_threshold):
+            raise ValueError(f"`pass_threshold` is {self.pass_threshold}; it must be a finite number.")
         self.check_anchor()
         # Built here only to be checked: a typo must not cost the loading of a 7B model.
         guide = resolve_guide(self.guide, self.guide_kwargs)

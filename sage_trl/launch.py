@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerState
+from transformers.trainer import TRAINER_STATE_NAME
 
 from .arguments import DataArguments
-from .checkpoints import resolve_resume
+from .card import correct_card
+from .checkpoints import is_finished, resolve_resume
 from .checks import check_model, check_processes, is_main_process, missing_extras
 from .data.load import ANSWER_COLUMNS, PROBLEM_COLUMNS, load_rows
 from .data.prompts import save_prompt_format
@@ -217,7 +219,7 @@ class Command:
             arguments = parser.parse_run(sys.argv[1:] if argv is None else argv)
         script_args = arguments[0]
         recipe = recipe_text(arguments, parser.given, self.module)
-        with mistakes_as_one_line(ValueError, ImportError, OSError):
+        with mistakes_as_one_line(ValueError, TypeError, ImportError, OSError):
             if script_args.dry_run:
                 rehearse(self.build_trainer, self.describe, arguments)
                 return
@@ -245,16 +247,30 @@ class Command:
         if not args.disable_tqdm:
             trainer.remove_callback(ProgressCallback)
             trainer.add_callback(SAGEProgressCallback)
-        if args.resume_from_checkpoint is not None:
-            say(f"Resuming from {args.resume_from_checkpoint}")
-        trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+        if args.resume_from_checkpoint is not None and is_finished(args.resume_from_checkpoint, args.max_steps):
+            # transformers would train one step more
+            say(f"{args.resume_from_checkpoint} is the end of the run already: nothing is left to train")
+            trainer.state = TrainerState.load_from_json(str(Path(args.resume_from_checkpoint) / TRAINER_STATE_NAME))
+            trainer._load_from_checkpoint(args.resume_from_checkpoint)
+        else:
+            if args.resume_from_checkpoint is not None:
+                say(f"Resuming from {args.resume_from_checkpoint}")
+            trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
         if self.before_saving is not None:
             self.before_saving(trainer)
         trainer.save_model(args.output_dir)
         trainer.save_state()
-        trainer.create_model_card(dataset_name=script_args.dataset_name)
+        # A card is published, and where data lie on a disk is nobody's business
+        dataset_name = script_args.dataset_name
+        card = {
+            "model_name": Path(args.hub_model_id or args.output_dir).name,
+            "dataset_name": None if dataset_name is None or Path(dataset_name).exists() else dataset_name,
+        }
+        trainer.create_model_card(**card)
+        if trainer.is_world_process_zero():
+            correct_card(args.output_dir)
         say(f"Model saved to {args.output_dir}")
         if args.push_to_hub:
-            trainer.push_to_hub(dataset_name=script_args.dataset_name)
+            trainer.push_to_hub(**card)
             say(f"Model pushed to https://huggingface.co/{trainer.hub_model_id}")
         trainer.end()

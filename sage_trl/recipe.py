@@ -6,6 +6,7 @@ setting that stands twice in a recipe is refused; and mistakes are exceptions ra
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path, PurePath
@@ -17,6 +18,8 @@ from trl import TrlParser
 from . import __version__
 from .imports import nearest
 
+# A name within a mapping that holds a secret
+SECRET = re.compile(r"(?:.*_)?(?:token|api_?key|secret|password|credential)", re.IGNORECASE)
 # Secrets, and what is about one run rather than about how to run it
 NOT_OF_THE_RECIPE = {"hub_token", "push_to_hub_token", "dry_run", "resume_from_checkpoint", "config"}
 
@@ -135,7 +138,7 @@ def recipe_text(arguments: Iterable[Any], given: set[str], module: str) -> str:
 
 def _portable(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _portable(item) for name, item in value.items() if "token" not in str(name).lower()}
+        return {name: _portable(item) for name, item in value.items() if not SECRET.fullmatch(str(name))}
     if isinstance(value, (list, tuple)):
         return [_portable(item) for item in value]
     if isinstance(value, Enum):

@@ -7,6 +7,7 @@ saved to `output_dir` is a whole model: an adapter is merged into it, since the 
 model it starts from, and with the adapter left aside that would be the base model.
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trl import ModelConfig, SFTConfig, get_peft_config, get_quantization_config
@@ -161,6 +162,10 @@ def merge_adapter(trainer: "SFTTrainer") -> None:
     model = trainer.accelerator.unwrap_model(trainer.model)
     if isinstance(model, PeftModel):
         trainer.model = trainer.model_wrapped = model.merge_and_unload()
+        if trainer.is_world_process_zero():
+            # A push on the way puts the adapter there, and beside the merged model it would be applied once more
+            for file in Path(trainer.args.output_dir).glob("adapter_*"):
+                file.unlink()
 
 
 COMMAND = Command("sage_trl.sft", make_parser, build_trainer, describe_sft, before_saving=merge_adapter)

@@ -318,7 +318,7 @@ class SAGEGRPOTrainer(GRPOTrainer):
     def _save_rng_state(self, output_dir):
         super()._save_rng_state(output_dir)
         state = {
-            "world_size": self.accelerator.num_processes,
+            "layout": self._batch_layout,
             "step": self._step,
             "micro_batch": self._micro_batch["train"],
             "metrics": dict(self._metrics["train"]),
@@ -343,11 +343,9 @@ class SAGEGRPOTrainer(GRPOTrainer):
             logger.warning(f"{checkpoint} was not saved by {type(self).__name__}: completions are generated anew.")
             return
         state = torch.load(file, map_location=self.accelerator.device, weights_only=True)
-        if state["world_size"] != self.accelerator.num_processes:
-            logger.warning(
-                f"{checkpoint} was saved by {state['world_size']} processes and is gone on from by "
-                f"{self.accelerator.num_processes}: completions are generated anew."
-            )
+        changed = [name for name, value in self._batch_layout.items() if state["layout"].get(name) != value]
+        if changed:
+            logger.warning(f"{changed} differ from those of {checkpoint}: completions are generated anew.")
             return
         self._step = state["step"]
         self._micro_batch["train"] = tuple(state["micro_batch"])
@@ -359,6 +357,12 @@ class SAGEGRPOTrainer(GRPOTrainer):
                 Path(checkpoint) / REFERENCE_FILE, map_location=self.accelerator.device, weights_only=True
             )
             self.accelerator.unwrap_model(self.ref_model).load_state_dict(reference)
+
+    @property
+    def _batch_layout(self) -> dict[str, int]:
+        names = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation")
+        layout = {name: getattr(self.args, name) for name in (*names, "num_generations", "num_iterations")}
+        return layout | {"num_processes": self.accelerator.num_processes}
 
     @property
     def _generate_every(self) -> int:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from sage_trl.checkpoints import newest_checkpoint, resolve_resume, why_torn
+from sage_trl.checkpoints import is_finished, newest_checkpoint, resolve_resume, why_torn
 
 
 def make_checkpoint(folder):
@@ -62,3 +62,32 @@ def test_where_there_is_none(tmp_path):
         resolve_resume("true", tmp_path)
     with pytest.raises(FileNotFoundError, match="there is no such folder"):
         resolve_resume(str(tmp_path / "checkpoint-3"), tmp_path)
+
+
+def test_a_file_of_zeros_is_torn(run):
+    file = run / "checkpoint-10" / "model.safetensors"
+    file.write_bytes(b"\0" * file.stat().st_size)  # as after a loss of power
+    assert newest_checkpoint(run).name == "checkpoint-9"
+
+
+@pytest.mark.parametrize(
+    "name, reason", [("model.safetensors", "it has no weights"), ("optimizer.pt", "no optimizer.pt")]
+)
+def test_a_missing_file_is_noticed(run, name, reason):
+    (run / "checkpoint-10" / name).unlink()
+    assert reason in why_torn(run / "checkpoint-10")
+    assert newest_checkpoint(run).name == "checkpoint-9"
+
+
+def test_a_missing_shard_is_noticed(run):
+    folder = run / "checkpoint-10"
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+    shards = {"w": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    assert why_torn(folder) == "it has no model-00002-of-00002.safetensors"
+
+
+def test_a_run_is_finished_at_its_last_step(run):
+    folder = run / "checkpoint-10"
+    (folder / "trainer_state.json").write_text(json.dumps({"global_step": 10, "max_steps": 12}))
+    assert [is_finished(folder, max_steps) for max_steps in (9, 10, 11, -1)] == [True, True, False, False]

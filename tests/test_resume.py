@@ -51,6 +51,17 @@ def test_resumed_is_uninterrupted(kind, tmp_path):
     assert json.dumps(logged(whole), sort_keys=True) == json.dumps(logged(resumed), sort_keys=True)
 
 
+@pytest.mark.parametrize(
+    "change", [{"per_device_train_batch_size": 8}, {"steps_per_generation": 2}, {"num_generations": 4}], ids=str
+)
+def test_completions_of_another_batch_layout_are_not_used(change, tmp_path, caplog):
+    settings = RUN | {"steps_per_generation": 4, "max_steps": 4}
+    build_trainer(tmp_path, **settings).train()
+    resumed = build_trainer(tmp_path, **(settings | change))
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert next(iter(change)) in caplog.text and "completions are generated anew" in caplog.text
+
+
 def test_a_checkpoint_of_another_trainer_says_that_it_generates_anew(tmp_path, caplog):
     settings = RUN | {"max_steps": 4, "save_steps": 2}
     build_trainer(tmp_path, **settings).train()

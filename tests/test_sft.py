@@ -60,6 +60,18 @@ def test_both_stages_follow_each_other(data, tmp_path, capsys, lora):
     assert (tmp_path / "rl" / "adapter_model.safetensors").exists()
 
 
+def test_no_adapter_is_left_beside_the_merged_model(data, tmp_path):
+    more = ["--use_peft", "--lora_r", "4", "--output_dir", str(tmp_path / "run")]
+    parsed = sft.make_parser().parse_run(["--dataset_name", data, *SETTINGS, *more])
+    trainer = sft.build_trainer(*parsed)
+    (tmp_path / "run").mkdir(exist_ok=True)
+    (tmp_path / "run" / "adapter_config.json").write_text("{}")  # as a push on the way leaves it
+    sft.COMMAND.fit(trainer, parsed[0])
+    assert not list((tmp_path / "run").glob("adapter_*"))
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert "None" not in card and str(tmp_path) not in card
+
+
 def test_the_loss_is_taken_over_the_solution_alone(data, tmp_path):
     parsed = sft.make_parser().parse_run(["--dataset_name", data, *SETTINGS, "--output_dir", str(tmp_path / "run")])
     trainer = sft.build_trainer(*parsed)

@@ -7,6 +7,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sage_trl.data.load import load_task
 from sage_trl.data.prompts import load_prompt_format
+from sage_trl.recipe import recipe_text
 from sage_trl.rewards.math import unreadable
 from sage_trl.rewards.pool import shared_pool
 from sage_trl.train import COMMAND, build_trainer, find_unreadable, make_parser, run
@@ -166,6 +167,35 @@ def test_a_run_resumes_as_its_settings_say(tmp_path, capsys):
     )
     (tmp_path / "checkpoint-2" / "trainer_state.json").unlink()
     assert "which is torn" in refused(capsys, *arguments, "--resume_from_checkpoint", str(tmp_path / "checkpoint-2"))
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path, capsys):
+    arguments = ["--config", RECIPE, *SMALL, "--output_dir", str(tmp_path), "--save_strategy", "steps"]
+    arguments += ["--save_steps", "1", "--resume_from_checkpoint", "auto"]
+    run(arguments)
+    before = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").unlink()  # as if the run had been killed while it saved
+    for _ in range(2):
+        run(arguments)
+        assert "is the end of the run already: nothing is left to train" in capsys.readouterr().out
+        assert (tmp_path / "model.safetensors").read_bytes() == before
+    assert not (tmp_path / "checkpoint-3").exists()
+    assert json.loads((tmp_path / "trainer_state.json").read_text())["global_step"] == 2
+
+
+def test_a_card_names_no_local_data(tmp_path):
+    arguments = ["--dataset_name", problems(tmp_path), "--reward_funcs", "math", "--prompt_format", "plain"]
+    run([*arguments, *ON_GOLDEN, "--output_dir", str(tmp_path / "run")])
+    assert str(tmp_path) not in (tmp_path / "run" / "README.md").read_text()
+
+
+def test_a_recipe_keeps_no_secret_within_a_mapping():
+    arguments = ["--config", RECIPE, *SMALL, "--output_dir", "run"]
+    arguments += ["--generation_kwargs", '{"max_new_tokens": 12, "api_key": "SECRET"}']
+    parser = make_parser()
+    parsed = parser.parse_run([*arguments, "--model_init_kwargs", '{"token": "SECRET"}'])
+    text = recipe_text(parsed, parser.given, "sage_trl.train")
+    assert "SECRET" not in text and "max_new_tokens: 12" in text
 
 
 def test_the_recipe_is_kept_beside_the_model_and_runs_again(tmp_path):

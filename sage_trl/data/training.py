@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 NO_ANSWER = ("", "notfound", "proof")  # the latter two are NuminaMath's
 LONGEST_ANSWER = 400  # characters; text beyond that, with no box, is a solution whose answer nobody marked
+# What TRL calls things of its own, so that a reward function cannot get a column of that name
+RESERVED = ("completion", "completions", "completion_ids", "image", "images", "trainer_state", "environments")
+RESERVED += ("log_extra", "log_metric")
 BATCH = 1000  # prompts tokenized at once
 
 
@@ -78,6 +81,9 @@ def make_training_set(
         raise BadDataError(f"'{name}' has no rows{report.first_unparsed}.", report)
     problem_column, answer_column = find_columns(rows, name, problem_column, answer_column)
     report.columns = f"; problems from '{problem_column}', answers from '{answer_column}'"
+    reserved = [column for column in rows.names if column in RESERVED]
+    if reserved:
+        report.columns += f"; left out, as TRL has other things of that name: {', '.join(reserved)}"
     problems, answers = rows.columns[problem_column][:], rows.columns[answer_column][:]
     as_messages = holds_messages(problems)
     if as_messages == (prompt_format is not None):
@@ -284,7 +290,7 @@ def _assemble(rows: Rows, kept: list[int], made: dict[str, list], name: str) -> 
     from datasets import Dataset, concatenate_datasets
 
     new = Dataset.from_dict(made)
-    others = [column for column in rows.names if column not in made]
+    others = [column for column in rows.names if column not in made and column not in RESERVED]
     if not others:
         return new
     if isinstance(rows.columns, Dataset):

@@ -258,3 +258,10 @@ def test_gsm8k_loads_whole():
     dataset, report = make_training_set(rows, "gsm8k", TOKENIZER, "qwen-math", max_prompt_length=2048)
     assert str(report) == "gsm8k: 2000 rows read, 2000 kept, 0 dropped; problems from 'problem', answers from 'answer'"
     assert dataset["answer"][:3] == ["252", "15", "455,000"]
+
+
+def test_columns_of_names_that_trl_has_taken_are_left_out_and_named():
+    columns = {"problem": ["1?"], "answer": ["1"], "completions": ["x"], "image": ["y"], "level": [3]}
+    dataset, report = make(columns)
+    assert set(dataset.column_names) == {"prompt", "answer", "problem", "level"}
+    assert "left out, as TRL has other things of that name: completions, image" in str(report)
