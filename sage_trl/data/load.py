@@ -107,7 +107,7 @@ def load_rows(
 
     path = Path(dataset_name)
     if path.is_file():
-        if path.suffix not in SUFFIXES:
+        if path.suffix.lower() not in SUFFIXES:
             raise ValueError(f"`dataset_name` is '{path}'; a local file must end in one of {list(SUFFIXES)}.")
         if path.stat().st_size == 0:
             raise ValueError(f"'{path}' is empty.")
@@ -137,9 +137,9 @@ def _from_dataset(dataset: "Dataset") -> Rows:
 
 
 def _read_file(path: Path, as_text: Collection[str]) -> Rows:
-    if path.suffix == ".csv":
+    if path.suffix.lower() == ".csv":
         return _read_csv(path, as_text)
-    if path.suffix == ".parquet":
+    if path.suffix.lower() == ".parquet":
         return _read_parquet(path)
     content = path.read_bytes()
     if content.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):

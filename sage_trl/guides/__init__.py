@@ -102,7 +102,10 @@ def _construct(cls: type[GuideFunction], guide: str, guide_kwargs: dict[str, Any
     ]
     if missing:
         raise ValueError(f"`guide_kwargs` must set {missing} for guide '{guide}'.")
-    return cls(**guide_kwargs)
+    try:
+        return cls(**guide_kwargs)
+    except TypeError as error:  # a value of the wrong type
+        raise TypeError(f"`guide_kwargs` is {guide_kwargs}, which guide '{guide}' does not take: {error}") from error
 
 
 def check_guide(guide: GuideFunction) -> GuideFunction:

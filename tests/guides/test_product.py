@@ -76,3 +76,8 @@ def test_a_recipe_names_a_list():
 def test_mistakes_name_the_setting(guide, kwargs, message):
     with pytest.raises(ValueError, match=message):
         resolve_guide(guide, kwargs)
+
+
+def test_a_value_of_the_wrong_type_names_the_setting():
+    with pytest.raises(TypeError, match="`guide_kwargs` is {'ratio': 'x'}, which guide 'branch' does not take"):
+        resolve_guide("branch", {"ratio": "x"})
