@@ -58,9 +58,7 @@ def describe_method(args: "SAGEGRPOConfig", guide: "GuideFunction | None") -> No
     rows |= {"`anchor`": f"`{args.anchor}`", "`beta`": f"`{args.beta}`", "`loss_type`": f"`{args.loss_type}`"}
     rows |= {"software": f"sage-trl {__version__}"}
     table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
-    text = card.text
-    for wrong, right in CORRECTIONS.items():
-        text = text.replace(wrong, right)
+    text = _corrected(card.text)
     section = (
         f"{HEADING}\n\nGRPO whose KL anchor, the reference policy, is multiplied by a guide q "
         f"([SAGE](https://huggingface.co/papers/2605.18864)).\n\n| setting | value |\n| --- | --- |\n{table}\n\n"
@@ -81,12 +79,15 @@ def correct_card(folder: str | Path) -> None:
     """
     path = Path(folder) / "README.md"
     card = ModelCard.load(path)
-    text = card.text
-    for wrong, right in CORRECTIONS.items():
-        text = text.replace(wrong, right)
-    card.text = text
+    card.text = _corrected(card.text)
     card.save(path)
     drop_local_base(folder)
+
+
+def _corrected(text: str) -> str:
+    for wrong, right in CORRECTIONS.items():
+        text = text.replace(wrong, right)
+    return text
 
 
 def drop_local_base(folder: str | Path) -> None:

@@ -1,6 +1,5 @@
 """Settings of SAGE: TRL's `GRPOConfig` plus the anchor and its guide."""
 
-import json
 import logging
 import math
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from trl import GRPOConfig
 
 from .guides import GuideFunction, resolve_guide
 from .imports import nearest
-from .recipe import parse_mapping
+from .recipe import parse_json, parse_mapping
 
 logger = logging.getLogger(__name__)
 
@@ -104,10 +103,9 @@ class SAGEGRPOConfig(GRPOConfig):
 
     def __post_init__(self):
         if isinstance(self.guide, str) and self.guide.startswith("["):  # a list on the command line
-            self.guide = json.loads(self.guide)
+            self.guide = parse_json(self.guide, "guide")
         if isinstance(self.guide, list):
-            text = self.guide_kwargs
-            self.guide_kwargs = json.loads(text) if isinstance(text, str) else text
+            self.guide_kwargs = parse_json(self.guide_kwargs, "guide_kwargs")
         else:
             self.guide_kwargs = parse_mapping(self.guide_kwargs, "guide_kwargs")
         if self.anchor not in ANCHORS:

@@ -102,35 +102,30 @@ def describe_training(trainer: "SAGEGRPOTrainer", uses_vllm: bool) -> dict[str, 
 def describe_sft(trainer: "SFTTrainer", uses_vllm: bool = False) -> dict[str, list[str]]:
     """The same of the supervised stage."""
     args, steps = trainer.args, max_steps(trainer)
-    per_step = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
+    per_step, one_step = describe_step(args, "texts")
+    texts, longest = describe_texts(trainer)
     return {
         "Model": describe_model(trainer),
         "Batch": [
-            f"one step: {per_step} texts = {args.per_device_train_batch_size} per device x "
-            f"{args.gradient_accumulation_steps} accumulated x {args.world_size} process"
-            f"{'es' if args.world_size > 1 else ''}",
+            one_step,
             f"whole run: {steps:,} steps, {steps * per_step:,} texts = "
             f"{steps * per_step / len(trainer.train_dataset):.2f} epochs of {len(trainer.train_dataset):,} rows",
             describe_optimizer(args, steps),
         ],
-        "Texts, as the model sees them": describe_texts(trainer),
-        "Memory per device, estimated": describe_memory(trainer, tokens=longest_text(trainer)),
+        "Texts, as the model sees them": texts,
+        "Memory per device, estimated": describe_memory(trainer, tokens=longest),
     }
 
 
-def longest_text(trainer: "SFTTrainer") -> int:
-    return max(map(len, trainer.train_dataset["input_ids"]))
-
-
-def describe_texts(trainer: "SFTTrainer") -> list[str]:
-    """Some texts, and of each how much of it the loss is taken over."""
+def describe_texts(trainer: "SFTTrainer") -> tuple[list[str], int]:
+    """Some texts, of each how much the loss is taken over, and the number of tokens of the longest of all."""
     counts = list(map(len, trainer.train_dataset["input_ids"]))
     lines = [f"{len(counts):,} texts of {min(counts)} to {max(counts)} tokens"]
     for row in trainer.train_dataset.select(range(min(SHOWN_PROMPTS, len(counts)))):
         learnt = int((trainer.data_collator([row])["labels"] != -100).sum())
         text = trainer.processing_class.decode(row["input_ids"])
         lines += [f"--- {len(row['input_ids'])} tokens, the last {learnt} learnt", *_shortened(text).splitlines()]
-    return lines
+    return lines, max(counts)
 
 
 def max_steps(trainer) -> int:
@@ -155,15 +150,13 @@ def describe_model(trainer) -> list[str]:
 
 def describe_batch(trainer: "SAGEGRPOTrainer", steps: int) -> list[str]:
     args = trainer.args
-    per_step = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
+    per_step, one_step = describe_step(args, "completions")
     prompts = per_step / args.num_generations
     rows = len(trainer.train_dataset)
     generated = args.generation_batch_size
     every = args.steps_per_generation / args.gradient_accumulation_steps * args.num_iterations
     return [
-        f"one step: {per_step} completions = {args.per_device_train_batch_size} per device x "
-        f"{args.gradient_accumulation_steps} accumulated x {args.world_size} "
-        f"process{'es' if args.world_size > 1 else ''}",
+        one_step,
         f"          {prompts:g} prompt{'s' if prompts != 1 else ''} x {args.num_generations} completions",
         f"generated at once: {generated} completions of {generated // args.num_generations} prompts, every {every:g} "
         f"step{'s' if every != 1 else ''}",
@@ -172,6 +165,16 @@ def describe_batch(trainer: "SAGEGRPOTrainer", steps: int) -> list[str]:
         f"{steps * prompts / args.num_iterations / rows:.2f} epochs of {rows:,} rows",
         describe_optimizer(args, steps),
     ]
+
+
+def describe_step(args: "TrainingArguments", what: str) -> tuple[int, str]:
+    """How many rows one optimizer step takes, and how that comes about."""
+    per_step = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
+    return per_step, (
+        f"one step: {per_step} {what} = {args.per_device_train_batch_size} per device x "
+        f"{args.gradient_accumulation_steps} accumulated x {args.world_size} "
+        f"process{'es' if args.world_size > 1 else ''}"
+    )
 
 
 def describe_optimizer(args: "TrainingArguments", steps: int) -> str:

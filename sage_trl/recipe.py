@@ -159,14 +159,20 @@ def parse_mapping(value: dict[str, Any] | str | None, setting: str) -> dict[str,
     """Reads a setting that is a mapping in YAML, and JSON on the command line."""
     if value is None:
         return {}
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"`{setting}` is {value!r}, which is no JSON: {error}") from error
+    value = parse_json(value, setting)
     if not isinstance(value, dict):
         raise ValueError(f"`{setting}` is {value!r}; it must be a mapping of names to values.")
     return value
+
+
+def parse_json(value: Any, setting: str) -> Any:
+    """Reads a setting that YAML gives as it is, and the command line as JSON."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"`{setting}` is {value!r}, which is no JSON: {error}") from error
 
 
 def _nearest_recipe(path: Path) -> str:

@@ -57,6 +57,11 @@ def check_trl_contract(trainer_class: type = GRPOTrainer) -> None:
     check_loss(trainer_class, "_compute_loss", FORWARD, REFERENCE)
 
 
+def _valid_mask(batch: dict) -> torch.Tensor:
+    """Where a token counts: neither padding nor a tool's output."""
+    return batch["completion_mask"] * batch["tool_mask"] if "tool_mask" in batch else batch["completion_mask"]
+
+
 class SAGEGRPOTrainer(GRPOTrainer):
     """
     Trainer for SAGE: Group Relative Policy Optimization whose KL anchor is reshaped by a guide, `ref` -> `q * ref`.
@@ -190,9 +195,7 @@ class SAGEGRPOTrainer(GRPOTrainer):
         self, inputs: dict, reference: torch.Tensor, logps: torch.Tensor, entropies: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q, the mask of the tokens that count, and a row of statistics."""
-        mask = inputs["completion_mask"]
-        if "tool_mask" in inputs:
-            mask = mask * inputs["tool_mask"]
+        mask = _valid_mask(inputs)
         if self.guide is None:
             values = q = torch.ones(mask.shape, dtype=torch.float32, device=mask.device)
         else:
@@ -264,20 +267,22 @@ class SAGEGRPOTrainer(GRPOTrainer):
         """Shows the guide whole groups, and puts this process's rows of what it makes of them into the batch."""
         if self.guide is None or not self.guide.prepares:
             return
-        mask = batch["completion_mask"] * batch["tool_mask"] if "tool_mask" in batch else batch["completion_mask"]
-        ids, mask = (
-            self.accelerator.gather(self.accelerator.pad_across_processes(tensor, dim=1))
-            for tensor in (batch["completion_ids"], mask)
-        )
+        ids, mask = self._gather_rows(batch["completion_ids"]), self._gather_rows(_valid_mask(batch))
         weighted = (self._rewards * self.reward_weights.to(self._rewards.device)).nansum(dim=1)
-        correct = self._rewards[:, self._pass_column] > self.args.pass_threshold
         steps = {"step": self.state.global_step, "max_steps": max(1, self.state.max_steps)}
-        rollout = Rollout(ids, mask != 0, weighted, correct, self._group_size, self._tokenizer, **steps)
-        count, length = batch["completion_ids"].shape
-        start = self.accelerator.process_index * count
+        rollout = Rollout(ids, mask != 0, weighted, self._correct, self._group_size, self._tokenizer, **steps)
         for name, value in prepared_extras(self.guide, rollout).items():
-            rows = value[start : start + count]
-            batch[EXTRA + name] = rows if rows.dim() == 1 else rows[:, :length]
+            batch[EXTRA + name] = self._own_rows(value, batch["completion_ids"])
+
+    def _gather_rows(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The rows of all processes, whose longest completions differ."""
+        return self.accelerator.gather(self.accelerator.pad_across_processes(tensor, dim=1))
+
+    def _own_rows(self, gathered: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """This process's rows again, as long as its own completions."""
+        start = self.accelerator.process_index * len(like)
+        rows = gathered[start : start + len(like)]
+        return rows if rows.dim() == 1 else rows[:, : like.size(1)]
 
     def _forward_of(self, batch: dict, key: str, forwards: list[tuple]) -> tuple:
         """The forward whose log-probabilities TRL put into the batch: arguments, log-probabilities, entropies."""
@@ -291,23 +296,24 @@ class SAGEGRPOTrainer(GRPOTrainer):
         q, mask, statistics = self._guide(batch, batch[REFERENCE], logps, entropies)
         self._log_statistics(statistics)
         credit = sequence_credit(logps, shape_anchor(batch[REFERENCE], q), mask)
-        # A group can span processes, whose longest completions differ
-        counted = self.accelerator.gather((mask != 0).any(1).float())
-        padded = self.accelerator.gather(self.accelerator.pad_across_processes(credit, dim=1))
-        totals, start = padded[:, 0], self.accelerator.process_index * len(credit)
-        baseline = group_baseline(padded, counted, self._group_size)
-        baseline = baseline[start : start + len(credit), : credit.size(1)]
+        # A group can span processes
+        counted, everyones = self.accelerator.gather((mask != 0).any(1).float()), self._gather_rows(credit)
+        baseline = self._own_rows(group_baseline(everyones, counted, self._group_size), credit)
         batch["advantages"] = credited_advantages(batch["advantages"], credit, baseline, self.beta)
-        kl = -(totals * counted).sum() / counted.sum().clamp(min=1)
+        kl = -(everyones[:, 0] * counted).sum() / counted.sum().clamp(min=1)
         self._metrics[self._mode]["sage/kl_sequence"].append(kl.item())
 
     def _calculate_rewards(self, *args, **kwargs):
         rewards = super()._calculate_rewards(*args, **kwargs)
         self._rewards = rewards
-        correct = rewards[:, self._pass_column] > self.args.pass_threshold
-        group_pass = correct.view(-1, self._group_size).any(dim=1).float().mean()
+        group_pass = self._correct.view(-1, self._group_size).any(dim=1).float().mean()
         self._metrics[self._mode]["sage/group_pass"].append(group_pass.item())
         return rewards
+
+    @property
+    def _correct(self) -> torch.Tensor:
+        """Whether each completion of the last generation is correct, of all processes."""
+        return self._rewards[:, self._pass_column] > self.args.pass_threshold
 
     @property
     def _group_size(self) -> int:

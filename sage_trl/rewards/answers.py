@@ -122,12 +122,12 @@ def _close(text: str) -> str:
 
 
 def _after_phrase(text: str) -> str | None:
-    last = None
-    for match in ANSWER_PHRASE.finditer(text[-BOX_WINDOW:]):
+    text, last = text[-BOX_WINDOW:], None
+    for match in ANSWER_PHRASE.finditer(text):
         last = match
     if last is None:
         return None
-    rest = text[-BOX_WINDOW:][last.end() :]
+    rest = text[last.end() :]
     formula = DELIMITED.match(rest)
     if formula:
         return _short(next(group for group in formula.groups() if group))

@@ -20,6 +20,7 @@ from .numbers import numbers_equal, read_number
 from .spelling import ONE_LETTER_UNITS, Answer, balanced, choice, key, normalise, units_differ, words
 from .structure import (
     NAME,
+    RELATION,
     VARIABLE,
     Interval,
     bare,
@@ -38,9 +39,7 @@ from .values import ENOUGH_POINTS, POINTS, TooLarge, log10, near, plain, read, v
 MAX_PARTS = 60
 
 # What may be an interval or a union of some
-LINE_LIKE = re.compile(
-    r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|<|>|\\cup|\\setminus|\\backslash|\\ne(?![A-Za-z])|\\mathbb\{R\}"
-)
+LINE_LIKE = re.compile(rf"{RELATION.pattern}|\\cup|\\setminus|\\backslash|\\ne(?![A-Za-z])|\\mathbb\{{R\}}")
 TIME = re.compile(r"\d{1,2}:\d{2}(?::\d{2})?")
 LETTER_UNIT = re.compile(rf"\s?[{''.join(sorted(ONE_LETTER_UNITS))}]$")
 POINT = re.compile(r"^[A-Z]\s?(?=\()")

@@ -15,6 +15,7 @@ from .answers import BOX, BRACE, closing_braces, unbox
 FUNCTIONS = frozenset("sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp max min gcd".split())
 FONTS = ("text", "textbf", "textit", "textrm", "textnormal", "mathrm", "mathbf", "mathit", "mathsf", "mathtt")
 FONTS += ("mbox", "hbox", "operatorname", "boldsymbol", "bf", "rm", "bm")
+FONT = re.compile(r"\\(" + "|".join(sorted(FONTS, key=len, reverse=True)) + r")(?![A-Za-z])\s*\{")
 SPELLINGS = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
@@ -101,6 +102,7 @@ UNITS = {
     )
     for alias in names.split()
 }  # fmt: skip
+KNOWN_UNITS = frozenset(UNITS.values())
 ONE_LETTER_UNITS = frozenset("mgshlNJWVKCTAF")
 SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 # What follows a number and is no unit of it
@@ -171,7 +173,7 @@ def _plain_fonts(text: str) -> str:
     r"""One command, `\text`, for words; none around what is a formula or a single letter."""
     ends = closing_braces(text)
     pieces, done = [], 0
-    for match in re.finditer(r"\\(" + "|".join(sorted(FONTS, key=len, reverse=True)) + r")(?![A-Za-z])\s*\{", text):
+    for match in FONT.finditer(text):
         end = ends.get(match.end() - 1)
         if match.start() < done or end is None:
             continue
@@ -226,19 +228,19 @@ def _split_unit(text: str) -> Answer:
     match = UNIT_TEXT.search(text)
     if match and re.search(r"\d|\\(?!text)[A-Za-z]", text[: match.start()]):
         unit = re.sub(r"\\text|[{}]", " ", match.group(1))
-        return text_and_unit(text, match.start(), unit, match.group(2))
+        return _text_and_unit(text, match.start(), unit, match.group(2))
     match = UNIT_WORDS.search(text)
     if match:
         names = match.group(3).lower().split()
         # A single bare letter is left alone: 5 m may be five times m
-        known = len(names[0]) > 1 and _unit(match.group(3), None).partition("^")[0] in UNITS.values()
+        known = len(names[0]) > 1 and _unit(match.group(3), None).partition("^")[0] in KNOWN_UNITS
         spelt = match.group(2) and len(names[0]) > 2 and not FUNCTIONS.union(["mod", "bmod"]).intersection(names)
         if (known or spelt) and not re.search(r"[A-Za-z]{3}", re.sub(r"\\[A-Za-z]+", "", text[: match.start(3)])):
-            return text_and_unit(text, match.start(3), match.group(3), match.group(4))
+            return _text_and_unit(text, match.start(3), match.group(3), match.group(4))
     return Answer(text)
 
 
-def text_and_unit(text: str, start: int, unit: str, exponent: str | None) -> Answer:
+def _text_and_unit(text: str, start: int, unit: str, exponent: str | None) -> Answer:
     """An answer whose unit starts at a position. `million` is part of the number; some words are no unit."""
     if NO_UNIT.search(unit):
         return Answer(text)
@@ -267,7 +269,7 @@ def _unit(text: str, exponent: str | None) -> str:
 def units_differ(first: str, second: str) -> bool:
     """Whether two units are both known and not the same."""
     names = [unit.partition("^")[0] for unit in (first, second)]
-    return first != second and all(name in UNITS.values() for name in names) and "unit" not in names
+    return first != second and all(name in KNOWN_UNITS for name in names) and "unit" not in names
 
 
 def key(text: str) -> str:
