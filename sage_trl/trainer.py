@@ -348,6 +348,11 @@ class SAGEGRPOTrainer(GRPOTrainer):
         if not file.is_file():
             logger.warning(f"{checkpoint} was not saved by {type(self).__name__}: completions are generated anew.")
             return
+        if self.args.sync_ref_model:
+            reference = torch.load(
+                Path(checkpoint) / REFERENCE_FILE, map_location=self.accelerator.device, weights_only=True
+            )
+            self.accelerator.unwrap_model(self.ref_model).load_state_dict(reference)
         state = torch.load(file, map_location=self.accelerator.device, weights_only=True)
         changed = [name for name, value in self._batch_layout.items() if state["layout"].get(name) != value]
         if changed:
@@ -358,11 +363,6 @@ class SAGEGRPOTrainer(GRPOTrainer):
         self._metrics["train"].update(state["metrics"])
         self._tr_loss, self._total_loss_scalar, self._globalstep_last_logged = state["loss"]
         self._buffered_inputs = state["batches"]
-        if self.args.sync_ref_model:
-            reference = torch.load(
-                Path(checkpoint) / REFERENCE_FILE, map_location=self.accelerator.device, weights_only=True
-            )
-            self.accelerator.unwrap_model(self.ref_model).load_state_dict(reference)
 
     @property
     def _batch_layout(self) -> dict[str, int]:

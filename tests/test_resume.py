@@ -62,6 +62,17 @@ def test_completions_of_another_batch_layout_are_not_used(change, tmp_path, capl
     assert next(iter(change)) in caplog.text and "completions are generated anew" in caplog.text
 
 
+def test_a_synced_reference_is_restored_whatever_the_batch_layout(tmp_path):
+    settings = RUN | KINDS["synced reference"]
+    trainer = build_trainer(tmp_path, **settings)
+    trainer.train()
+    saved = torch.load(tmp_path / "checkpoint-3" / "sage_reference.pt", weights_only=True)
+    resumed = build_trainer(tmp_path, **(settings | {"per_device_train_batch_size": 8}))
+    assert any(not torch.equal(saved[name], value) for name, value in weights(resumed.ref_model).items())
+    resumed._load_rng_state(str(tmp_path / "checkpoint-3"))
+    assert_same_bits(saved, weights(resumed.ref_model))
+
+
 def test_a_checkpoint_of_another_trainer_says_that_it_generates_anew(tmp_path, caplog):
     settings = RUN | {"max_steps": 4, "save_steps": 2}
     build_trainer(tmp_path, **settings).train()
