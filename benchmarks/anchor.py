@@ -30,14 +30,18 @@ def token_logps(logits: torch.Tensor) -> torch.Tensor:
     return logits.log_softmax(-1)[STATES, COMPLETIONS]
 
 
-def surrogate(anchor: str, logps: torch.Tensor, anchored: torch.Tensor, rewards: torch.Tensor, beta: float):
+def surrogate(
+    anchor: str, logps: torch.Tensor, ref: torch.Tensor, log_q: torch.Tensor, rewards: torch.Tensor, beta: float
+):
     """A loss per completion whose policy-weighted gradient is the estimator's expected gradient."""
     fixed, mask = logps.detach(), torch.ones_like(logps)
     if anchor == "sequence":
-        credit = rewards.unsqueeze(1) + beta * sequence_credit(logps, anchored, mask).double()
+        credit = (
+            rewards.unsqueeze(1) + beta * sequence_credit(logps, ref, log_q.exp(), mask, looks_ahead=False).double()
+        )
         return -(credit * logps).sum(1)
     ratio = (logps - fixed).exp()  # 1, with the gradient of log pi
-    penalty = k3_kl(logps, anchored) * (ratio if anchor == "token" else 1.0)
+    penalty = k3_kl(logps, ref + log_q) * (ratio if anchor == "token" else 1.0)
     return (beta * penalty).sum(1) - rewards * logps.sum(1)
 
 
@@ -48,12 +52,12 @@ def converge(
     logits = reference.clone().requires_grad_(True)
     optimizer = torch.optim.Adam([logits], lr=0.05)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    anchored = token_logps(reference) + log_q
+    ref = token_logps(reference)
     for _ in range(steps):
         logps = token_logps(logits)
         weights = logps.sum(1).exp().detach()
         optimizer.zero_grad()
-        (weights * surrogate(anchor, logps, anchored, rewards, beta)).sum().backward()
+        (weights * surrogate(anchor, logps, ref, log_q, rewards, beta)).sum().backward()
         optimizer.step()
         schedule.step()
     return token_logps(logits.detach()).sum(1)

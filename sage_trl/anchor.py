@@ -105,24 +105,41 @@ def shape_anchor(ref_logps: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     return ref_logps + q.log()
 
 
-def sequence_credit(policy_logps: torch.Tensor, anchor_logps: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def sequence_credit(
+    policy_logps: torch.Tensor, ref_logps: torch.Tensor, q: torch.Tensor, mask: torch.Tensor, looks_ahead: bool
+) -> torch.Tensor:
     """
-    What each token is credited with for the rest of its completion: `C_t = sum_{u >= t} (anchor_u - policy_u)`, in
-    nats. `-C_0` is an unbiased estimate of KL(policy || anchor) of whole completions.
+    What each token is credited with, in nats: `C_t = sum_{u >= t} (ref_u + log q_u - policy_u)`, the rest of its
+    completion. Where the guide looks ahead `sum_{u < t} log q_u` is added, since the token has a part in that as well.
+    `-C_0` is an unbiased estimate of KL(policy || q ref) of whole completions.
 
     Args:
         policy_logps (`torch.Tensor` of shape `(B, T)`):
             Log-probabilities of the tokens under the policy that drew them.
-        anchor_logps (`torch.Tensor` of shape `(B, T)`):
-            Those under the anchor, `log ref + log q`.
+        ref_logps (`torch.Tensor` of shape `(B, T)`):
+            Those under the reference.
+        q (`torch.Tensor` of shape `(B, T)`):
+            The guide, 1 where the mask is 0.
         mask (`torch.Tensor` of shape `(B, T)`):
             Non-zero where a token counts.
+        looks_ahead (`bool`):
+            Whether q of a token depends on later tokens.
 
     Returns:
-        `torch.Tensor` of shape `(B, T)`: float32, detached.
+        `torch.Tensor` of shape `(B, T)`: float32, detached, 0 after a completion's end.
     """
-    difference = torch.where(mask != 0, anchor_logps.detach().float() - policy_logps.detach().float(), 0.0)
-    return difference.flip(-1).cumsum(-1).flip(-1)
+    valid = mask != 0
+    anchor = shape_anchor(ref_logps.detach().float(), q)
+    credit = _rest(torch.where(valid, anchor - policy_logps.detach().float(), 0.0))
+    if looks_ahead:
+        log_q = torch.where(valid, q.log(), 0.0)
+        credit = torch.where(_rest(valid.int()) > 0, credit + log_q.cumsum(-1) - log_q, 0.0)
+    return credit
+
+
+def _rest(values: torch.Tensor) -> torch.Tensor:
+    """Sum of each row from every position to its end. Shapes `(B, T)`."""
+    return values.flip(-1).cumsum(-1).flip(-1)
 
 
 def group_baseline(credit: torch.Tensor, counted: torch.Tensor, group_size: int) -> torch.Tensor:

@@ -295,7 +295,8 @@ class SAGEGRPOTrainer(GRPOTrainer):
         """Adds the anchor to the advantages, while the groups are still whole."""
         q, mask, statistics = self._guide(batch, batch[REFERENCE], logps, entropies)
         self._log_statistics(statistics)
-        credit = sequence_credit(logps, shape_anchor(batch[REFERENCE], q), mask)
+        looks_ahead = self.guide is not None and self.guide.looks_ahead
+        credit = sequence_credit(logps, batch[REFERENCE], q, mask, looks_ahead)
         # A group can span processes
         counted, everyones = self.accelerator.gather((mask != 0).any(1).float()), self._gather_rows(credit)
         baseline = self._own_rows(group_baseline(everyones, counted, self._group_size), credit)

@@ -64,7 +64,7 @@ def reward(completion_ids, **kwargs):
 
 
 class TableGuide(GuideFunction):
-    """q from the ids alone: by the token, by the state before it, or by both."""
+    """q from the ids alone: by the token, by the state before it, by both, or by all of the completion."""
 
     requires = ("completion_ids",)
 
@@ -75,11 +75,18 @@ class TableGuide(GuideFunction):
     def depends_on_token(self):
         return self.kind != "state"
 
+    @property
+    def looks_ahead(self):
+        return self.kind == "ahead"
+
     def __call__(self, signals):
         ids = signals.completion_ids.double()
         before = torch.nn.functional.pad(ids.cumsum(-1)[:, :-1], (1, 0))
         by_token, by_state = 0.7 + 0.2 * ids, 0.8 + 0.15 * torch.sin(before + 1).square()
-        return {"token": by_token, "state": by_state, "both": by_token * by_state}[self.kind]
+        ahead = 1 + 0.3 * (ids - ids.mean(-1, keepdim=True))
+        return {"token": by_token, "state": by_state, "both": by_token * by_state, "ahead": ahead.clamp(0.2)}[
+            self.kind
+        ]
 
 
 def tiny_trainer(folder, anchor: str, kind: str | None, **settings) -> SAGEGRPOTrainer:

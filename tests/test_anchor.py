@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sage_trl import BranchGuide, GuideFunction, GuideSignals, RandomGuide, TokenGuide, evaluate_guide
-from sage_trl.anchor import anchor_statistics, k3_kl, shape_anchor, summarize_statistics
+from sage_trl.anchor import anchor_statistics, k3_kl, sequence_credit, shape_anchor, summarize_statistics
 
 
 class Constant(GuideFunction):
     requires = ()
+    looks_ahead = False
 
     def __init__(self, value):
         self.value = value
@@ -177,3 +178,25 @@ def test_statistics_by_hand_over_two_processes():
         }
     )
     assert all(math.isnan(value) for name, value in summarize_statistics(second).items() if name != "log_q_sum")
+
+
+def test_credit_by_hand():
+    policy, ref = torch.tensor([[-1.0, -2.0, -4.0, 9.0]]), torch.tensor([[-2.0, -2.0, -1.0, 5.0]])
+    q, mask = torch.tensor([[2.0, 0.5, 4.0, 1.0]]), torch.tensor([[1, 1, 1, 0]])
+    two = math.log(2)
+    to_go = [2 + 2 * two, 3 + two, 3 + 2 * two, 0]
+    ahead = [2 + 2 * two, 3 + 2 * two, 3 + 2 * two, 0]  # and log q of the tokens before: 1, then 1 - 1
+    for looks_ahead, expected in ((False, to_go), (True, ahead)):
+        assert sequence_credit(policy, ref, q, mask, looks_ahead).tolist() == [pytest.approx(expected)]
+    padded = [torch.nn.functional.pad(x, (0, 2), value=y) for x, y in ((policy, 7.0), (ref, 3.0), (q, 1.0), (mask, 0))]
+    assert sequence_credit(*padded, looks_ahead=True)[:, :4].tolist() == [pytest.approx(ahead)]
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=repr)
+def test_a_guide_looks_ahead_only_if_it_says_so(guide):
+    signals = signals_of(torch.ones(3, 6))
+    changed = signals_of(torch.ones(3, 6))
+    for name in ("policy_logps", "ref_logps", "entropies"):
+        getattr(changed, name).data[:, 4:] = getattr(signals, name)[:, 4:] * 3
+    first, second = (evaluate_guide(guide, each, 0.6, 1.4)[:, :4] for each in (signals, changed))
+    assert torch.equal(first, second) != guide.looks_ahead

@@ -110,9 +110,13 @@ class GuideFunction:
         depends_on_token (`bool`):
             Whether q tells the tokens of one state apart. A guide of the state alone has no effect with
             `anchor="token"`, where it is refused; see `docs/anchor.md`.
+        looks_ahead (`bool`):
+            Whether q of a token depends on later tokens, as one that is normalised over the completion does. With
+            `anchor="sequence"` a token is then credited with `log q` of earlier tokens too, at some more variance.
     """
 
     depends_on_token: bool = True
+    looks_ahead: bool = True
     requires: tuple[str, ...] = ("policy_logps", "ref_logps", "entropies")
 
     def prepare(self, rollout: Rollout) -> dict[str, torch.Tensor]:

@@ -23,6 +23,7 @@ class BranchGuide(GuideFunction):
     """
 
     depends_on_token = False
+    looks_ahead = False
 
     def __init__(self, ratio: float = 0.3, threshold: float = 1.2, source: str = "policy"):
         if not math.isfinite(ratio) or ratio < 0:

@@ -30,6 +30,10 @@ class ProductGuide(GuideFunction):
         return any(guide.depends_on_token for guide in self.guides)
 
     @property
+    def looks_ahead(self) -> bool:
+        return any(guide.looks_ahead for guide in self.guides)
+
+    @property
     def prepares(self) -> bool:
         return any(guide.prepares for guide in self.guides)
 

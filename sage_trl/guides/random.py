@@ -27,6 +27,7 @@ class RandomGuide(GuideFunction):
     requires = ()
 
     depends_on_token = False  # its noise is the same whichever token was drawn
+    looks_ahead = False
 
     def __init__(
         self,

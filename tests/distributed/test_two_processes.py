@@ -40,7 +40,8 @@ def test_two_steps_with_groups_that_span_both(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "anchor, kind", [("sequence", "both"), ("sequence", "state"), ("k3", "both"), ("token", "both")]
+    "anchor, kind",
+    [("sequence", "both"), ("sequence", "state"), ("sequence", "ahead"), ("k3", "both"), ("token", "both")],
 )
 def test_a_group_that_spans_both_gives_the_exact_gradient(tmp_path, anchor, kind):
     save_model(tmp_path / "model")
