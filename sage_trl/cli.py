@@ -15,7 +15,9 @@ from . import __version__
 COMMANDS = {
     "train": "train by GRPO or SAGE from a recipe",
     "sft": "teach a base model to reason in a prompt format, before that",
+    "guide": "show what a recipe's guide does to a model's completions, as a page",
 }
+TRAINING = ("train", "sft")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -23,11 +25,12 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"sage-trl {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command", required=True)
     for name, what in COMMANDS.items():
+        launched = f"; several processes: accelerate launch -m sage_trl.{name} with the same arguments"
+        more = launched if name in TRAINING else ""
         commands.add_parser(
             name,
             add_help=False,
-            help=f"{what}: sage-trl {name} --config recipe.yaml [--setting value ...]; several processes: accelerate "
-            f"launch -m sage_trl.{name} with the same arguments",
+            help=f"{what}: sage-trl {name} --config recipe.yaml [--setting value ...]{more}",
         )
     return parser
 

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .checks import is_main_process, missing_extras, zero_stage
-from .guides.schedule import CosineCycles
+from .guides.schedule import CosineCycles, schedules_of
 from .memory import estimate, shape_of
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
     from trl import SFTTrainer
 
+    from .guides import GuideFunction
     from .trainer import SAGEGRPOTrainer
 
 GIB = 1024**3
@@ -190,17 +191,27 @@ def describe_anchor(trainer: "SAGEGRPOTrainer", steps: int) -> list[str]:
     guide = trainer.guide
     if guide is None:
         return [*lines, "guide: none, so the anchor is the reference itself"]
-    settings = {name: value for name, value in vars(guide).items() if name != "requires"}
-    schedules = {name: value for name, value in settings.items() if isinstance(value, CosineCycles)}
-    constants = ", ".join(f"{name}={value!r}" for name, value in settings.items() if name not in schedules)
     bounds = f"[{trainer.args.q_min:g}, {trainer.args.q_max:g}]"
-    lines.append(f"guide: {type(guide).__name__}({constants}), q kept within {bounds}")
+    lines.append(f"guide: {describe_guide(guide)}, q kept within {bounds}")
+    schedules = schedules_of(guide)
     if schedules:
+        width = max(14, *map(len, schedules))
         at = sorted({min(steps - 1, round(point * steps)) for point in POINTS})
-        lines.append("".join([f"{'step':>14}", *(f"{step:>9}" for step in at)]))
+        lines.append("".join([f"{'step':>{width}}", *(f"{step:>9}" for step in at)]))
         for name, schedule in schedules.items():
-            lines.append("".join([f"{name:>14}", *(f"{schedule.value(step, steps):>9.4f}" for step in at)]))
+            lines.append("".join([f"{name:>{width}}", *(f"{schedule.value(step, steps):>9.4f}" for step in at)]))
     return lines
+
+
+def describe_guide(guide: "GuideFunction") -> str:
+    """A guide with its settings, without those that a schedule gives."""
+    parts = []
+    for part in guide.parts:
+        shown = (
+            name for name, value in vars(part).items() if name != "requires" and not isinstance(value, CosineCycles)
+        )
+        parts.append(f"{type(part).__name__}({', '.join(f'{name}={getattr(part, name)!r}' for name in shown)})")
+    return " x ".join(parts)
 
 
 def describe_prompts(trainer) -> tuple[list[str], int]:

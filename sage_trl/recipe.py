@@ -31,11 +31,14 @@ class RecipeParser(TrlParser):
     Args:
         dataclass_types (iterable of dataclasses):
             The settings. Their field names are the keys of a recipe.
+        any_device (`bool`, *optional*, defaults to `False`):
+            Whether what is run works without an accelerator whatever the recipe says, as a dry run does.
         **kwargs:
             Arguments of [`argparse.ArgumentParser`].
     """
 
-    def __init__(self, dataclass_types: Iterable[type], **kwargs):
+    def __init__(self, dataclass_types: Iterable[type], any_device: bool = False, **kwargs):
+        self.any_device = any_device
         # Abbreviations would let a misspelt flag pass as another setting
         super().__init__(dataclass_types, allow_abbrev=False, **kwargs)
         self.given: set[str] = set()  # names that the recipe or the command line sets
@@ -67,7 +70,8 @@ class RecipeParser(TrlParser):
         flags = {arg[2:].partition("=")[0].replace("-", "_") for arg in args if arg.startswith("--")}
         self.given |= flags | {flag.removeprefix("no_") for flag in flags}
         # A dry run needs no GPU, and a recipe for one says nothing of `use_cpu`
-        if "dry_run" in self.given and "use_cpu" not in self.given and not _has_accelerator():
+        any_device = self.any_device or "dry_run" in self.given
+        if any_device and "use_cpu" not in self.given and not _has_accelerator():
             args = [*args, "--use_cpu", "true"]
         *parsed, unknown = self.parse_args_and_config(args, return_remaining_strings=True)
         if unknown:

@@ -21,7 +21,6 @@ since TRL uses it again when `num_iterations > 1`.
 
 from pathlib import Path
 
-import numpy as np
 import torch
 import trl
 from accelerate.logging import get_logger
@@ -43,6 +42,8 @@ from .config import SAGEGRPOConfig
 from .contract import TESTED_TRL, LossInputs, TRLContractError, check_loss
 from .guides import GuideFunction, GuideSignals, Rollout, check_guide, resolve_guide
 from .imports import nearest
+from .seeds import derive_generator
+from .watch import IdleGuideWatch
 
 FORWARD = "_get_per_token_logps_and_entropies"
 REFERENCE = "ref_per_token_logps"
@@ -118,6 +119,7 @@ class SAGEGRPOTrainer(GRPOTrainer):
         if trl.__version__ not in TESTED_TRL:
             check_trl_contract(GRPOTrainer)
         self.guide = guide
+        self._watch = None if guide is None else IdleGuideWatch(guide)
         self._loss_inputs: LossInputs | None = None  # set while TRL computes a loss
         self._forwards: list | None = None  # set while TRL scores completions and its forwards are wanted
         self._micro_batch = {"train": (-1, 0), "eval": (-1, 0)}  # (global step, micro-batches seen in it)
@@ -170,6 +172,8 @@ class SAGEGRPOTrainer(GRPOTrainer):
         metrics = summarize_statistics(self.accelerator.gather(statistics))
         for name, value in metrics.items():
             self._metrics[self._mode][f"sage/{name}"].append(value)
+        if self._watch is not None and self._mode == "train":
+            self._watch.see(self.state.global_step, metrics["active_frac"])
 
     def _get_per_token_logps_and_entropies(self, *args, **kwargs):
         # A full reference model has entropies only where a guide asks for them
@@ -226,9 +230,8 @@ class SAGEGRPOTrainer(GRPOTrainer):
         step, seen = self._micro_batch[self._mode]
         seen = seen + 1 if step == self.state.global_step else 0
         self._micro_batch[self._mode] = (self.state.global_step, seen)
-        entropy = (self.args.seed, self.state.global_step, seen, self.accelerator.process_index, self._mode == "eval")
-        seed = int(np.random.SeedSequence([int(part) for part in entropy]).generate_state(1, np.uint64)[0] >> 1)
-        return torch.Generator(device=self.accelerator.device).manual_seed(seed)
+        place = (self.args.seed, self.state.global_step, seen, self.accelerator.process_index, self._mode == "eval")
+        return derive_generator(self.accelerator.device, *place)
 
     @property
     def _mode(self) -> str:
@@ -324,6 +327,7 @@ class SAGEGRPOTrainer(GRPOTrainer):
 
     def _save_rng_state(self, output_dir):
         super()._save_rng_state(output_dir)
+        generate_every = self.args.steps_per_generation * self.num_iterations
         state = {
             "layout": self._batch_layout,
             "step": self._step,
@@ -331,7 +335,7 @@ class SAGEGRPOTrainer(GRPOTrainer):
             "metrics": dict(self._metrics["train"]),
             "loss": (self._tr_loss, self._total_loss_scalar, self._globalstep_last_logged),
             # Between two generations the completions are half used up
-            "batches": self._buffered_inputs if self._step % self._generate_every else None,
+            "batches": self._buffered_inputs if self._step % generate_every else None,
         }
         torch.save(state, self._run_state_file(output_dir))
         if self.args.sync_ref_model:
@@ -370,10 +374,6 @@ class SAGEGRPOTrainer(GRPOTrainer):
         names = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation")
         layout = {name: getattr(self.args, name) for name in (*names, "num_generations", "num_iterations")}
         return layout | {"num_processes": self.accelerator.num_processes}
-
-    @property
-    def _generate_every(self) -> int:
-        return self.args.steps_per_generation * self.num_iterations
 
     def _run_state_file(self, folder) -> Path:
         return Path(folder) / f"sage_state_{self.accelerator.process_index}.pt"

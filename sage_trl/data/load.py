@@ -220,23 +220,25 @@ def _read_parquet(path: Path) -> Rows:
 
 def find_columns(rows: Rows, name: str, problem_column: str | None, answer_column: str | None) -> tuple[str, str]:
     """The columns of problems and answers: as set, else by name. Raises [`ValueError`] where there is none."""
-    if problem_column is None and "prompt" in rows.names and holds_messages(rows.columns["prompt"]):
-        problem_column = "prompt"
-    found = []
-    for setting, value, known in (
-        ("problem_column", problem_column, PROBLEM_COLUMNS),
-        ("answer_column", answer_column, ANSWER_COLUMNS),
-    ):
-        column = value if value is not None else next((guess for guess in known if guess in rows.names), None)
-        if column not in rows.names:
-            what = (
-                f"`{setting}` is '{value}', but '{name}' has no such column.{nearest(value, rows.names)}"
-                if value is not None
-                else f"'{name}' has no column named {' or '.join(map(repr, known))}. Set `{setting}`."
-            )
-            raise ValueError(f"{what} Its columns are {rows.names}.")
-        found.append(column)
-    return found[0], found[1]
+    return (
+        find_column(rows, name, "problem_column", problem_column, PROBLEM_COLUMNS),
+        find_column(rows, name, "answer_column", answer_column, ANSWER_COLUMNS),
+    )
+
+
+def find_column(rows: Rows, name: str, setting: str, value: str | None, known: Sequence[str]) -> str:
+    """The column that a setting names, else the first of the known ones, and `prompt` first where it has messages."""
+    if value is None and "prompt" in known and "prompt" in rows.names and holds_messages(rows.columns["prompt"]):
+        return "prompt"
+    column = value if value is not None else next((guess for guess in known if guess in rows.names), None)
+    if column not in rows.names:
+        what = (
+            f"`{setting}` is '{value}', but '{name}' has no such column.{nearest(value, rows.names)}"
+            if value is not None
+            else f"'{name}' has no column named {' or '.join(map(repr, known))}. Set `{setting}`."
+        )
+        raise ValueError(f"{what} Its columns are {rows.names}.")
+    return column
 
 
 def holds_messages(values: Sequence) -> bool:

@@ -1,6 +1,6 @@
 """Guides by name or import path. A guide of your own needs no registration: name its class in the recipe."""
 
-import inspect
+from inspect import Parameter, isclass, signature
 from typing import Any
 
 from ..imports import load_object, nearest
@@ -11,6 +11,7 @@ from .product import ProductGuide
 from .random import RandomGuide
 from .rollout import Rollout
 from .schedule import CosineCycles
+from .table import inspect
 from .token import TokenGuide
 
 GUIDES: dict[str, type[GuideFunction]] = {
@@ -32,6 +33,7 @@ __all__ = [
     "Rollout",
     "TokenGuide",
     "check_guide",
+    "inspect",
     "resolve_guide",
 ]
 
@@ -82,14 +84,14 @@ def resolve_guide(
                 f"{known}, or an import path 'package.module:ClassName' or 'path/to/file.py:ClassName'."
             )
         cls = load_object(guide, setting="guide")
-        if not (inspect.isclass(cls) and issubclass(cls, GuideFunction)):
+        if not (isclass(cls) and issubclass(cls, GuideFunction)):
             raise TypeError(f"`guide` is '{guide}', which is {cls!r}, not a subclass of `sage_trl.GuideFunction`.")
     return check_guide(_construct(cls, guide, guide_kwargs))
 
 
 def _construct(cls: type[GuideFunction], guide: str, guide_kwargs: dict[str, Any]) -> GuideFunction:
-    parameters = inspect.signature(cls).parameters
-    open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    parameters = signature(cls).parameters
+    open_ended = any(p.kind is Parameter.VAR_KEYWORD for p in parameters.values())
     known = [name for name, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     for name in guide_kwargs:
         if name not in known and not open_ended:
@@ -97,9 +99,7 @@ def _construct(cls: type[GuideFunction], guide: str, guide_kwargs: dict[str, Any
                 f"`guide_kwargs` sets '{name}', which guide '{guide}' does not take.{nearest(name, known)} "
                 f"It takes {known}."
             )
-    missing = [
-        name for name in known if parameters[name].default is inspect.Parameter.empty and name not in guide_kwargs
-    ]
+    missing = [name for name in known if parameters[name].default is Parameter.empty and name not in guide_kwargs]
     if missing:
         raise ValueError(f"`guide_kwargs` must set {missing} for guide '{guide}'.")
     try:

@@ -138,6 +138,24 @@ class GuideFunction:
     def prepares(self) -> bool:
         return type(self).prepare is not GuideFunction.prepare
 
+    @property
+    def parts(self) -> "list[GuideFunction]":
+        """The guides that this one is the product of: itself, where it is none."""
+        return [self]
+
+    def remarks(self, signals: GuideSignals) -> list[str]:
+        """
+        What a user should know who looks at this guide on a model, in words. Optional; `sage-trl guide` shows it.
+
+        Args:
+            signals ([`GuideSignals`]):
+                Signals of some completions, as `__call__` gets them.
+
+        Returns:
+            `list[str]`: such as that a threshold is out of reach.
+        """
+        return []
+
     def __call__(self, signals: GuideSignals) -> torch.Tensor:
         """
         Values of the guide.

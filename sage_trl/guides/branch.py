@@ -36,5 +36,21 @@ class BranchGuide(GuideFunction):
         self.requires = ("entropies",) if source == "policy" else ("ref_entropies",)
 
     def __call__(self, signals: GuideSignals) -> torch.Tensor:
-        entropies = signals.entropies if self.source == "policy" else signals.ref_entropies
-        return 1 + self.ratio * torch.relu(entropies - self.threshold)
+        return 1 + self.ratio * torch.relu(self._entropies(signals) - self.threshold)
+
+    def _entropies(self, signals: GuideSignals) -> torch.Tensor:
+        return signals.entropies if self.source == "policy" else signals.ref_entropies
+
+    def remarks(self, signals: GuideSignals) -> list[str]:
+        entropies = self._entropies(signals)[signals.mask]
+        below = (entropies <= self.threshold).float().mean().item()
+        if not below >= 0.99:
+            return []
+        share = math.floor(1000 * below) / 10  # 100.0 % is all of them
+        levels = torch.tensor([0.5, 0.9, 0.99], device=entropies.device)
+        half, most, nearly_all = entropies.sort().values[(levels * (len(entropies) - 1)).long()].tolist()
+        return [
+            f"`threshold` {self.threshold:g} is above {share:.1f} % of this model's entropies: this "
+            f"guide will do {'nothing' if below == 1 else 'next to nothing'}. Half of them are below {half:.2f}, "
+            f"90 % below {most:.2f} and 99 % below {nearly_all:.2f} nats."
+        ]

@@ -53,6 +53,11 @@ class NoveltyGuide(GuideFunction):
         bonus = signals.extra["novelty"].unsqueeze(1).expand(signals.mask.shape)
         return 1 + self.scale * bonus
 
+    def remarks(self, signals: GuideSignals) -> list[str]:
+        if (signals.extra["novelty"] > 0).any():
+            return []
+        return ["No completion is correct and new, so this guide does nothing here. Look at more problems."]
+
 
 def ngram_overlap(ids: torch.Tensor, mask: torch.Tensor, group_size: int, ngram: int) -> torch.Tensor:
     """

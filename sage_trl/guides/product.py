@@ -34,6 +34,13 @@ class ProductGuide(GuideFunction):
         return any(guide.looks_ahead for guide in self.guides)
 
     @property
+    def parts(self) -> list[GuideFunction]:
+        return [part for guide in self.guides for part in guide.parts]
+
+    def remarks(self, signals: GuideSignals) -> list[str]:
+        return [remark for index, guide in enumerate(self.guides) for remark in guide.remarks(signals.of_part(index))]
+
+    @property
     def prepares(self) -> bool:
         return any(guide.prepares for guide in self.guides)
 

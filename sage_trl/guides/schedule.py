@@ -2,6 +2,10 @@
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .base import GuideFunction
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,17 @@ class CosineCycles:
         cycle = min(step // length, self.num_cycles - 1)
         upper = self.upper * self.decay**cycle
         return self.lower + (upper - self.lower) * (1 + math.cos(math.pi * (step % length) / length)) / 2
+
+
+def schedules_of(guide: "GuideFunction") -> dict[str, CosineCycles]:
+    """The schedules of a guide's settings by name; of a product's parts with the part's name before it."""
+    parts = guide.parts
+    return {
+        name if len(parts) == 1 else f"{type(part).__name__}.{name}": value
+        for part in parts
+        for name, value in vars(part).items()
+        if isinstance(value, CosineCycles)
+    }
 
 
 def cycles_from(name: str, bounds, num_cycles: int, decay: float) -> CosineCycles:

@@ -1,0 +1,183 @@
+"""Shows what a recipe's guide does to a model's completions, before a run is paid for.
+
+    sage-trl guide --config recipes/countdown/sage_branch.yaml
+
+Samples completions of some of the recipe's problems (or reads some), lets the policy and the reference score them,
+evaluates the guide as the trainer does, and writes one HTML page that needs no network. The terminal shows it in
+short.
+"""
+
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trl import ModelConfig
+
+from .arguments import SAGEScriptArguments
+from .config import SAGEGRPOConfig
+from .data.load import ANSWER_COLUMNS, PROBLEM_COLUMNS, find_column, holds_messages, load_rows
+from .data.prompts import control_markers, load_prompt_format, make_prompt
+from .guides import GuideFunction, inspect, resolve_guide
+from .launch import load_tokenizer, mistakes_as_one_line, quiet_dependencies
+from .observe import load_models, observe
+from .recipe import RecipeParser
+from .reports.guide import GuideView, print_view, write_page
+from .train import load_split
+
+
+@dataclass
+class GuideArguments(SAGEScriptArguments):
+    """
+    What to look at, besides the recipe. The others are those of [`SAGEScriptArguments`].
+
+    Args:
+        model (`str`, *optional*):
+            The policy: a model or an adapter, by Hub id or folder. Defaults to the recipe's `model_name_or_path`.
+        ref_model (`str`, *optional*):
+            The reference. Defaults to the base of an adapter, else to the policy itself, as at the start of a run.
+        prompts (`str`, *optional*):
+            File of problems to look at instead of the recipe's, with their completions if it has a column
+            `completion` (a text, or a list of texts).
+        num_prompts (`int`, *optional*, defaults to `4`):
+            Problems to look at.
+        num_samples (`int`, *optional*):
+            Completions of each problem. Defaults to 4, and to the recipe's `num_generations` for a guide that sees
+            whole groups.
+        step (`int`, *optional*):
+            Optimizer step whose strength of the guide is shown. Defaults to the checkpoint's own, else 0.
+        output (`str`, *optional*, defaults to `"guide.html"`):
+            The page.
+    """
+
+    _argument_group_name = "what to look at"
+
+    model: str | None = field(
+        default=None, metadata={"help": "The policy: a model or an adapter. Default: the recipe's model_name_or_path."}
+    )
+    ref_model: str | None = field(
+        default=None, metadata={"help": "The reference. Default: an adapter's base, else the policy itself."}
+    )
+    prompts: str | None = field(
+        default=None,
+        metadata={
+            "help": "File of problems to look at instead of the recipe's, with their completions if it has a column "
+            "'completion'."
+        },
+    )
+    num_prompts: int = field(default=4, metadata={"help": "Problems to look at."})
+    num_samples: int | None = field(
+        default=None,
+        metadata={"help": "Completions of each. Default: 4; num_generations for a guide that sees whole groups."},
+    )
+    step: int | None = field(
+        default=None,
+        metadata={"help": "Step whose strength of the guide is shown. Default: the checkpoint's, else 0."},
+    )
+    output: str = field(default="guide.html", metadata={"help": "The page."})
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("num_prompts", "num_samples"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"`{name}` is {value}; it must be at least 1.")
+        if self.step is not None and self.step < 0:
+            raise ValueError(f"`step` is {self.step}; it must be at least 0.")
+        if not Path(self.output).resolve().parent.is_dir():
+            raise FileNotFoundError(f"`output` is '{self.output}', and there is no such folder.")
+
+
+def choose_rows(
+    script_args: GuideArguments, training_args: SAGEGRPOConfig, model_args: ModelConfig
+) -> list[dict[str, Any]]:
+    """Rows with a `prompt`; from a file, with what else it has, else from the recipe's training data."""
+    if script_args.prompts is None:
+        dataset = load_split(script_args, training_args, model_args, "train")
+        count = min(script_args.num_prompts, len(dataset))
+        return list(dataset.shuffle(seed=training_args.seed).select(range(count)))
+    path = script_args.prompts
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"`prompts` is '{path}', and there is no such file.")
+    rows = load_rows(path, None, "train", setting="prompts", as_text={*PROBLEM_COLUMNS, *ANSWER_COLUMNS})
+    if rows.unparsed:
+        number, why = next(iter(rows.unparsed.items()))
+        raise ValueError(f"'{path}', {rows.unit} {number}: {why}.")
+    column = find_column(rows, path, "problem_column", script_args.problem_column, PROBLEM_COLUMNS)
+    problems = rows.columns[column][: script_args.num_prompts]
+    if not holds_messages(problems):
+        form = script_args.prompt_format or "plain"
+        markers = control_markers(load_tokenizer(training_args, model_args), form)
+        problems = [make_prompt(str(problem), form, markers) for problem in problems]
+    others = [name for name in rows.names if name != column]
+    return [{"prompt": prompt} | {name: rows.columns[name][i] for name in others} for i, prompt in enumerate(problems)]
+
+
+def place_in_run(script_args: GuideArguments, args: SAGEGRPOConfig, model: str) -> tuple[int, int | None]:
+    """The step to show and the steps of the run, `None` where nobody knows them."""
+    state = Path(model) / "trainer_state.json"
+    record = json.loads(state.read_text(encoding="utf-8")) if state.is_file() else {}
+    max_steps = args.max_steps if args.max_steps > 0 else record.get("max_steps")
+    step = script_args.step if script_args.step is not None else record.get("global_step", 0)
+    if step and not max_steps:
+        raise ValueError(f"`step` is {step}, and the recipe has no `max_steps` to measure it by. Set `max_steps`.")
+    if max_steps and step > max_steps:
+        raise ValueError(f"`step` is {step}, and the run has {max_steps} (`max_steps`).")
+    return step, max_steps
+
+
+def make_parser(prog: str | None = None) -> RecipeParser:
+    return RecipeParser(
+        (GuideArguments, SAGEGRPOConfig, ModelConfig),
+        any_device=True,
+        prog=prog,
+        usage="%(prog)s --config recipe.yaml [--model MODEL] [--prompts FILE] [--step N] [--output PAGE]",
+        description="Shows what a recipe's guide does to a model's completions. Every setting of the recipe can be "
+        "overridden.",
+    )
+
+
+def run(argv: list[str] | None = None, prog: str | None = None) -> None:
+    """Makes the page as the command line says. A mistake in the settings is one line and exit code 2."""
+    quiet_dependencies()
+    with mistakes_as_one_line(ValueError, TypeError, ImportError, OSError):
+        arguments = make_parser(prog or "python -m sage_trl.guide").parse_run(sys.argv[1:] if argv is None else argv)
+        script_args, training_args, model_args = arguments
+        guide = resolve_guide(training_args.guide, training_args.guide_kwargs)
+        if guide is None:
+            raise ValueError("`guide` is 'none': this recipe has no guide to look at. Set `guide`.")
+        view = make_view(guide, *arguments)
+    write_page(view, script_args.output)
+    print_view(view)
+    print(f"\nPage: {script_args.output}")
+
+
+def make_view(
+    guide: GuideFunction, script_args: GuideArguments, training_args: SAGEGRPOConfig, model_args: ModelConfig
+) -> GuideView:
+    """Runs the models and puts together what is shown."""
+    name = script_args.model or model_args.model_name_or_path
+    step, max_steps = place_in_run(script_args, training_args, name or "")
+    models = load_models(script_args, training_args, model_args)
+    tokenizer = load_tokenizer(training_args, model_args)
+    rows = choose_rows(script_args, training_args, model_args)
+    seen = observe(guide, rows, models, tokenizer, (script_args, training_args), step, max_steps or 1)
+    table = inspect(guide, seen.signals, training_args.q_min, training_args.q_max)
+    remarks = guide.remarks(seen.signals.prepared())
+    trained_with = load_prompt_format(name) if Path(name).is_dir() else None
+    if trained_with not in (None, script_args.prompt_format):
+        remarks.append(
+            f"The model was trained with `prompt_format` '{trained_with}', and the recipe says "
+            f"'{script_args.prompt_format}'."
+        )
+    ref = "the policy itself, as at the start of a run"
+    if models.adapted:
+        ref = "the policy without its adapter"
+    elif models.ref is not None:
+        ref = script_args.ref_model
+    return GuideView(guide, table, seen, training_args, name, ref, step, max_steps, remarks)
+
+
+if __name__ == "__main__":
+    run()

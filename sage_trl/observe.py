@@ -1,0 +1,213 @@
+"""What a guide sees of a model's completions outside training: sampled or read, scored, and judged."""
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+from trl import ModelConfig, get_quantization_config
+
+from .checks import check_model
+from .config import SAGEGRPOConfig
+from .data.load import ANSWER_COLUMNS
+from .guides import GuideFunction, GuideSignals, Rollout
+from .launch import model_init_kwargs
+from .recipe import parse_mapping
+from .rewards import resolve_reward
+from .sampling import pad_rows, sample, score
+from .seeds import derive_generator, derive_seed
+from .train import set_reward_limits
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from .guide import GuideArguments
+
+COMPLETION_COLUMNS = ("completion", "completions")
+
+
+@dataclass
+class Observation:
+    """
+    Completions of some problems, and what a guide sees of them.
+
+    Args:
+        signals ([`GuideSignals`]):
+            Of all completions, those of one problem together.
+        prompts (`list[str]`):
+            The prompts as the model sees them.
+        prompt_of (`list[int]`):
+            Number of each completion's prompt.
+        rewards (`list[float]` or `None`):
+            Weighted reward of each completion.
+        correct (`list[bool]` or `None`):
+            Whether `pass_reward` is above `pass_threshold`.
+        cut_off (`list[bool]`):
+            Whether a completion has no end token.
+    """
+
+    signals: GuideSignals
+    prompts: list[str]
+    prompt_of: list[int]
+    rewards: list[float] | None
+    correct: list[bool] | None
+    cut_off: list[bool]
+
+
+@dataclass
+class Models:
+    """A policy and its reference, which may be the same weights."""
+
+    policy: "PreTrainedModel"
+    ref: "PreTrainedModel | None"  # a model of its own
+    adapted: bool  # else the policy without its adapter, where it has one
+
+    def score_ref(self, *args) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.ref is not None:
+            return score(self.ref, *args)
+        with self.policy.disable_adapter() if self.adapted else nullcontext():
+            return score(self.policy, *args)
+
+
+def load_models(script_args: "GuideArguments", training_args: SAGEGRPOConfig, model_args: ModelConfig) -> Models:
+    from peft import PeftConfig, PeftModel
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import find_adapter_config_file
+
+    name = script_args.model or model_args.model_name_or_path
+    model_args.model_name_or_path = name
+    check_model(model_args)
+    adapted = find_adapter_config_file(name) is not None
+    base = name
+    if adapted:
+        base = script_args.ref_model or PeftConfig.from_pretrained(name).base_model_name_or_path
+        model_args.model_name_or_path = base
+    kwargs = {
+        **model_init_kwargs(training_args, model_args),
+        **parse_mapping(training_args.model_init_kwargs, "model_init_kwargs"),
+        "quantization_config": get_quantization_config(model_args),
+    }
+
+    def load(path):
+        return AutoModelForCausalLM.from_pretrained(path, **kwargs).to(training_args.device).eval()
+
+    policy = load(base)
+    if adapted:
+        return Models(PeftModel.from_pretrained(policy, name).eval(), None, adapted=True)
+    ref = load(script_args.ref_model) if script_args.ref_model not in (None, name) else None
+    return Models(policy, ref, adapted=False)
+
+
+def given_completions(row: dict[str, Any]) -> list[str] | None:
+    """The completions that come with a row."""
+    given = next((row[name] for name in COMPLETION_COLUMNS if row.get(name)), None)
+    return [given] if isinstance(given, str) else given
+
+
+def observe(
+    guide: GuideFunction,
+    rows: list[dict[str, Any]],
+    models: Models,
+    tokenizer: "PreTrainedTokenizerBase",
+    arguments: tuple["GuideArguments", SAGEGRPOConfig],
+    step: int,
+    max_steps: int,
+) -> Observation:
+    """Samples or reads completions, scores them, and collects what the guide sees."""
+    script_args, args = arguments
+    num_samples = script_args.num_samples or (args.num_generations if guide.prepares else 4)
+    template = parse_mapping(args.chat_template_kwargs, "chat_template_kwargs")
+    generation = {
+        name: value
+        for name in ("top_p", "top_k", "min_p", "repetition_penalty")
+        if (value := getattr(args, name)) is not None
+    } | parse_mapping(args.generation_kwargs, "generation_kwargs")
+    prompts, prompt_ids, completions, scores, groups = [], [], [], [], []
+    device = models.policy.device
+    for index, row in enumerate(tqdm(rows, desc="problems", unit="problem", disable=args.disable_tqdm)):
+        text = tokenizer.apply_chat_template(row["prompt"], tokenize=False, add_generation_prompt=True, **template)
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        given = given_completions(row)
+        if given is not None:
+            found = [tokenizer(each, add_special_tokens=False)["input_ids"] for each in given]
+            found = [[*each[: args.max_completion_length - 1], tokenizer.eos_token_id] for each in found]
+        else:
+            seed = derive_seed(args.seed, index)
+            found = sample(
+                models.policy,
+                tokenizer,
+                ids,
+                num_samples,
+                seed,
+                args.max_completion_length,
+                args.temperature,
+                **generation,
+            )
+        completion_ids, mask = pad_rows(found, tokenizer.pad_token_id or 0, device)
+        given_to = (ids, completion_ids, mask, args.temperature)
+        scores.append((*score(models.policy, *given_to), *models.score_ref(*given_to)))
+        prompts.append(text)
+        prompt_ids.append(ids)
+        completions += found
+        groups += [index] * len(found)
+    completion_ids, mask = pad_rows(completions, tokenizer.pad_token_id or 0, device)
+    width = mask.size(1)
+    logps, entropies, ref_logps, ref_entropies = (
+        torch.cat([torch.nn.functional.pad(part, (0, width - part.size(1))) for part in parts])
+        for parts in zip(*scores, strict=True)
+    )
+    signals = GuideSignals(
+        policy_logps=logps,
+        ref_logps=ref_logps,
+        mask=mask,
+        entropies=entropies,
+        ref_entropies=ref_entropies,
+        completion_ids=completion_ids,
+        prompt_ids=pad_rows([prompt_ids[group] for group in groups], tokenizer.pad_token_id or 0, device)[0],
+        tokenizer=tokenizer,
+        step=step,
+        max_steps=max_steps,
+        generator=derive_generator(device, args.seed, step),
+    )
+    rewards, correct = judge(script_args, args, [rows[group] for group in groups], completions, tokenizer)
+    if guide.prepares:
+        if rewards is None:
+            raise ValueError(
+                f"{type(guide).__name__} sees rewards, and '{script_args.prompts}' has no answers to judge by: give "
+                f"it a column {' or '.join(map(repr, ANSWER_COLUMNS))}."
+            )
+        if len({groups.count(group) for group in groups}) > 1:
+            raise ValueError(f"`prompts`: {type(guide).__name__} needs as many completions of every problem.")
+        size = len(groups) // len(rows)
+        weighted, passed = (torch.tensor(each, device=device) for each in (rewards, correct))
+        rollout = Rollout(completion_ids, mask, weighted, passed, size, tokenizer, step, max_steps)
+        signals.extra = guide.prepare(rollout)
+    cut_off = [tokenizer.eos_token_id not in each for each in completions]
+    return Observation(signals, prompts, groups, rewards, correct, cut_off)
+
+
+def judge(
+    script_args: "GuideArguments", args: SAGEGRPOConfig, rows: list[dict], completions: list[list[int]], tokenizer
+) -> tuple[list[float] | None, list[bool] | None]:
+    """Weighted rewards of completions and which of them are correct; `None` for problems of a file without answers."""
+    if script_args.prompts is not None and not any(name in rows[0] for name in ANSWER_COLUMNS):
+        return None, None
+    set_reward_limits(script_args)
+    texts = tokenizer.batch_decode(completions, skip_special_tokens=True)
+    columns = {name: [row[name] for row in rows] for name in rows[0] if name not in ("prompt", *COMPLETION_COLUMNS)}
+    found = [
+        resolve_reward(name)(
+            prompts=[row["prompt"] for row in rows],
+            completions=[[{"role": "assistant", "content": text}] for text in texts],
+            completion_ids=completions,
+            **columns,
+        )
+        for name in script_args.reward_funcs
+    ]
+    table = np.array([[np.nan if value is None else value for value in each] for each in found], dtype=float)
+    weights = np.array(args.reward_weights or [1.0] * len(found))
+    names = script_args.reward_funcs
+    passing = table[names.index(args.pass_reward) if args.pass_reward in names else 0]
+    return np.nansum(table * weights[:, None], axis=0).tolist(), (passing > args.pass_threshold).tolist()

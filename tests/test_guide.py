@@ -1,0 +1,160 @@
+"""`sage-trl guide` on the demo model: what its page and the terminal say."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from sage_trl.guide import run
+
+ROOT = Path(__file__).parents[1]
+RECIPES = ROOT / "recipes" / "countdown"
+MODEL = ROOT / "examples" / "countdown" / "model"
+PROBLEM = {"role": "user", "content": "Numbers: 5 47 12 6 Target: 70"}
+
+
+@pytest.fixture
+def look(tmp_path, monkeypatch, capsys):
+    """Runs the command; returns the page and what was printed."""
+    monkeypatch.chdir(ROOT)
+
+    def look(*arguments, recipe="sage_branch"):
+        page = tmp_path / "guide.html"
+        run(["--config", str(RECIPES / f"{recipe}.yaml"), "--output", str(page), *map(str, arguments)])
+        return page.read_text(encoding="utf-8"), " ".join(capsys.readouterr().out.split())
+
+    return look
+
+
+@pytest.fixture
+def refused(look, capsys):
+    def refused(*arguments, **more):
+        with pytest.raises(SystemExit) as end:
+            look(*arguments, **more)
+        assert end.value.code == 2
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+        return line
+
+    return refused
+
+
+def write_rows(path, *rows):
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def tokens(page) -> list[tuple[str, list[float]]]:
+    found = re.findall(r'<span[^>]* data-t="([^"]*)">([^<]*)</span>', page)
+    return [(text, [float(value) for value in figures.split()]) for figures, text in found]
+
+
+def test_a_page_shows_every_token_with_its_figures(look):
+    page, printed = look("--num_prompts", 2, "--num_samples", 3)
+    found = tokens(page)
+    assert page.count('class="completion"') == 6
+    # surprisal and entropy of policy and reference, q, log q
+    for _, (surprisal, ref_surprisal, entropy, ref_entropy, q, _) in found:
+        assert surprisal == ref_surprisal and entropy == ref_entropy
+        assert q == pytest.approx(1 + 0.3 * max(0, entropy - 1.3), abs=2e-3)
+    assert "http" not in re.sub(r'xmlns(:\w+)?="[^"]*"', "", page)  # nothing is fetched
+    assert f"6 of 2 problems, {len(found)} tokens" in printed
+    assert "Tokens whose q is farthest from 1" in printed
+
+
+def test_the_same_seed_makes_the_same_page(look):
+    first, again, other = (look("--num_prompts", 1, "--seed", seed)[0] for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_a_threshold_that_never_fires_is_told(look):
+    page, printed = look("--num_prompts", 1, "--guide_kwargs", '{"threshold": 50}')
+    for text in (page.replace("&#39;", "'"), printed):
+        assert "`threshold` 50 is above 100.0 % of this model's entropies: this guide will do nothing" in text
+    assert "0 % have q other than 1" in printed
+
+
+def test_clamped_values_are_told(look):
+    page, printed = look("--num_prompts", 2, "--guide_kwargs", '{"threshold": 0.0, "ratio": 5}')
+    assert re.search(r"\d+(\.\d+)? % of values are clamped: [\d.]+ % at q_max 1.4\.", printed)
+
+
+def test_completions_that_never_end_are_told(look):
+    _, printed = look("--num_prompts", 1, "--max_completion_length", 2)
+    assert "No completion came to its end within `max_completion_length` 2" in printed
+
+
+def test_the_schedule_has_its_step(look):
+    page, printed = look("--num_prompts", 1, "--step", 50, recipe="sage_token")
+    assert "At step 50 of 100" in printed and "Strength over the run" in page
+    falling = ("--guide_kwargs", '{"probability": [0.9, 0.0]}')
+    early, late = (look("--num_prompts", 1, *falling, "--step", step, recipe="sage_random")[0] for step in (0, 95))
+    assert len(re.findall("class=[ud] ", early)) > 2 * len(re.findall("class=[ud] ", late))
+
+
+def test_a_step_needs_a_run(refused):
+    message = refused("--step", 5, "--max_steps", -1)
+    assert "`step` is 5, and the recipe has no `max_steps`" in message
+    assert "`step` is 101, and the run has 100" in refused("--step", 101)
+
+
+def test_completions_are_read_from_a_file(look, tmp_path):
+    file = write_rows(
+        tmp_path / "rows.jsonl",
+        {"prompt": [PROBLEM], "completion": "47+6+5+12"},
+        {"prompt": [PROBLEM], "completion": ["47+11", "5*12"]},
+    )
+    page, printed = look("--prompts", file)
+    assert "3 of 2 problems" in printed and "correct" not in printed
+    text = re.sub("&lt;.end.&gt;", " ", "".join(token for token, _ in tokens(page)))
+    assert text.split() == ["47+6+5+12", "47+11", "5*12"]
+
+
+def test_problems_are_read_from_a_file_as_plain_messages(look, tmp_path):
+    file = write_rows(tmp_path / "rows.jsonl", {"problem": PROBLEM["content"]})
+    page, printed = look("--prompts", file, "--num_samples", 2)
+    assert "2 of 1 problems" in printed and PROBLEM["content"] in page
+
+
+def test_a_guide_that_sees_groups_gets_whole_ones(look, refused, tmp_path):
+    settings = ("--guide", "novelty", "--guide_kwargs", "{}", "--num_prompts", 3)
+    page, printed = look(*settings)
+    assert "48 of 3 problems" in printed  # num_generations each
+    for section in page.split('class="completion"')[1:]:
+        is_correct = "<span>correct</span>" in section
+        assert ("class=u" in section) == is_correct
+    file = write_rows(tmp_path / "rows.jsonl", {"prompt": [PROBLEM]})
+    assert "NoveltyGuide sees rewards, and" in refused(*settings, "--prompts", file)
+
+
+def test_an_adapter_is_compared_with_its_base(look, tmp_path):
+    base = AutoModelForCausalLM.from_pretrained(MODEL)
+    adapter = get_peft_model(base, LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
+    adapter.save_pretrained(tmp_path / "adapter")
+    page, printed = look("--model", tmp_path / "adapter", "--num_prompts", 1)
+    assert "Reference: the policy without its adapter" in printed
+    by_adapter = tokens(page)
+    assert any(figures[0] != figures[1] for _, figures in by_adapter)
+    whole = adapter.merge_and_unload()
+    whole.save_pretrained(tmp_path / "whole")
+    AutoTokenizer.from_pretrained(MODEL).save_pretrained(tmp_path / "whole")
+    page, printed = look("--model", tmp_path / "whole", "--ref_model", MODEL, "--num_prompts", 1)
+    assert [text for text, _ in tokens(page)] == [text for text, _ in by_adapter]
+    assert tokens(page)[0][1] == pytest.approx(by_adapter[0][1], abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--guide", "none", "--guide_kwargs", "{}"), "`guide` is 'none': this recipe has no guide to look at"),
+        (("--num_prompts", 0), "`num_prompts` is 0; it must be at least 1"),
+        (("--prompts", "no/such.jsonl"), "`prompts` is 'no/such.jsonl', and there is no such file"),
+        (("--model", "no/such/folder"), "no such folder"),
+        (("--output", "no/such/page.html"), "`output` is 'no/such/page.html', and there is no such folder"),
+        (("--promts", "x"), "unknown setting `--promts`. Did you mean 'prompts'?"),
+    ],
+)
+def test_mistakes_are_one_line(refused, arguments, message):
+    assert message in refused(*arguments)
