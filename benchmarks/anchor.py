@@ -1,6 +1,7 @@
 """What each estimator of the anchor converges to, in a world small enough to be exact.
 
     python -m benchmarks.anchor
+    python -m benchmarks.anchor --picture docs/images/anchor.png
 
 A tabular policy over 4 tokens and 3 steps, its 64 completions listed, exact expected gradients, trained to the end
 with a guide and without. The slope is that of log(pi with guide / pi without) over completions on log q, weighted by
@@ -101,11 +102,39 @@ def measure(anchor: str, beta: float, seeds: int, steps: int) -> dict[str, float
     return found
 
 
+def draw(path: str, beta: float, steps: int) -> None:
+    """Draws, for each estimator and guide, how much likelier the guide has made each completion of one world."""
+    from matplotlib.figure import Figure
+
+    reference, rewards, guides = world(0)
+    figure = Figure(figsize=(9, 5.4), layout="constrained")
+    axes = figure.subplots(2, 3, sharex=True, sharey=True)
+    for column, anchor in enumerate(("k3", "token", "sequence")):
+        without = converge(anchor, reference, torch.zeros_like(guides["state"]), rewards, beta, steps)
+        for row, (name, log_q) in enumerate(guides.items()):
+            panel, guided = axes[row][column], converge(anchor, reference, log_q, rewards, beta, steps)
+            x, y, weights = log_q.sum(1), guided - without, without.exp()
+            # q is not normalised: only differences between completions mean something
+            x, y = (x - (weights * x).sum()).numpy(), (y - (weights * y).sum()).numpy()
+            panel.plot([-2, 2], [-2, 2], color="#999999", linewidth=1, zorder=0)
+            panel.scatter(x, y, s=10 + 900 * weights.numpy(), color="#0072B2", alpha=0.6, linewidths=0)
+            panel.set_title(f"{anchor}, guide of the {name}: slope {slope(guided, without, log_q):+.2f}", fontsize=9)
+            panel.spines[["top", "right"]].set_visible(False)
+    axes[0][0].set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2))
+    figure.supxlabel("log q of a completion", fontsize=10)
+    figure.supylabel("log of its probability with the guide / without", fontsize=10)
+    figure.savefig(path, dpi=130)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=4, help="worlds to average over")
     parser.add_argument("--steps", type=int, default=4000, help="steps of exact gradient descent")
+    parser.add_argument("--picture", help="draw one world at beta 0.5 into this file instead of printing the table")
     options = parser.parse_args()
+    if options.picture:
+        draw(options.picture, beta=0.5, steps=options.steps)
+        return
     print("| estimator | beta | slope, guide of the token | slope, guide of the state | KL to the optimum, state |")
     print("| --- | --- | --- | --- | --- |")
     for anchor in ("k3", "token", "sequence"):
