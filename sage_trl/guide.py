@@ -22,7 +22,7 @@ from .data.prompts import control_markers, load_prompt_format, make_prompt
 from .guides import GuideFunction, inspect, resolve_guide
 from .launch import load_tokenizer, mistakes_as_one_line, quiet_dependencies
 from .observe import load_models, observe
-from .recipe import RecipeParser
+from .recipe import RecipeParser, portable
 from .reports.guide import GuideView, print_view, write_page
 from .train import load_split
 
@@ -175,8 +175,8 @@ def make_view(
     if models.adapted:
         ref = "the policy without its adapter"
     elif models.ref is not None:
-        ref = script_args.ref_model
-    return GuideView(guide, table, seen, training_args, name, ref, step, max_steps, remarks)
+        ref = portable(script_args.ref_model)
+    return GuideView(guide, table, seen, training_args, portable(name), ref, step, max_steps, remarks)
 
 
 if __name__ == "__main__":

@@ -134,17 +134,18 @@ def recipe_text(arguments: Iterable[Any], given: set[str], module: str) -> str:
     """
     fields = {field.name: getattr(part, field.name) for part in arguments for field in dataclasses.fields(part)}
     settings = {
-        name: _portable(value) for name, value in fields.items() if name in given and name not in NOT_OF_THE_RECIPE
+        name: portable(value) for name, value in fields.items() if name in given and name not in NOT_OF_THE_RECIPE
     }
     head = f"# accelerate launch -m {module} --config recipe.yaml\n# sage-trl {__version__}\n"
     return head + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=119)
 
 
-def _portable(value: Any) -> Any:
+def portable(value: Any) -> Any:
+    """A setting as others may see it: no secrets in mappings, and of an absolute path only the last part."""
     if isinstance(value, dict):
-        return {name: _portable(item) for name, item in value.items() if not SECRET.fullmatch(str(name))}
+        return {name: portable(item) for name, item in value.items() if not SECRET.fullmatch(str(name))}
     if isinstance(value, (list, tuple)):
-        return [_portable(item) for item in value]
+        return [portable(item) for item in value]
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, (str, PurePath)):

@@ -134,6 +134,7 @@ def test_an_adapter_is_compared_with_its_base(look, tmp_path):
     adapter = get_peft_model(base, LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
     adapter.save_pretrained(tmp_path / "adapter")
     page, printed = look("--model", tmp_path / "adapter", "--num_prompts", 1)
+    assert "Policy: adapter." in printed and str(tmp_path) not in page  # a page is passed on
     assert "Reference: the policy without its adapter" in printed
     by_adapter = tokens(page)
     assert any(figures[0] != figures[1] for _, figures in by_adapter)

@@ -254,6 +254,7 @@ def curves(view: GuideView, schedules: dict) -> Markup:
             axes.plot(where, line, color=colour, linestyle=dash, label=name)
         axes.axvline(view.step, color=INK, linewidth=1)
         axes.set_ylim(bottom=0)
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlabel("step" if view.max_steps else "% of the run")
         axes.legend(frameon=False, loc="upper right")
     return made[0]
