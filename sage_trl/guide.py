@@ -9,13 +9,12 @@ short.
 
 import json
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trl import ModelConfig
 
-from .arguments import SAGEScriptArguments
+from .arguments import GuideArguments
 from .config import SAGEGRPOConfig
 from .data.load import ANSWER_COLUMNS, PROBLEM_COLUMNS, find_column, holds_messages, load_rows
 from .data.prompts import control_markers, load_prompt_format, make_prompt
@@ -25,68 +24,6 @@ from .observe import load_models, observe
 from .recipe import RecipeParser, portable
 from .reports.guide import GuideView, print_view, write_page
 from .train import load_split
-
-
-@dataclass
-class GuideArguments(SAGEScriptArguments):
-    """
-    What to look at, besides the recipe. The others are those of [`SAGEScriptArguments`].
-
-    Args:
-        model (`str`, *optional*):
-            The policy: a model or an adapter, by Hub id or folder. Defaults to the recipe's `model_name_or_path`.
-        ref_model (`str`, *optional*):
-            The reference. Defaults to the base of an adapter, else to the policy itself, as at the start of a run.
-        prompts (`str`, *optional*):
-            File of problems to look at instead of the recipe's, with their completions if it has a column
-            `completion` (a text, or a list of texts).
-        num_prompts (`int`, *optional*, defaults to `4`):
-            Problems to look at.
-        num_samples (`int`, *optional*):
-            Completions of each problem. Defaults to 4, and to the recipe's `num_generations` for a guide that sees
-            whole groups.
-        step (`int`, *optional*):
-            Optimizer step whose strength of the guide is shown. Defaults to the checkpoint's own, else 0.
-        output (`str`, *optional*, defaults to `"guide.html"`):
-            The page.
-    """
-
-    _argument_group_name = "what to look at"
-
-    model: str | None = field(
-        default=None, metadata={"help": "The policy: a model or an adapter. Default: the recipe's model_name_or_path."}
-    )
-    ref_model: str | None = field(
-        default=None, metadata={"help": "The reference. Default: an adapter's base, else the policy itself."}
-    )
-    prompts: str | None = field(
-        default=None,
-        metadata={
-            "help": "File of problems to look at instead of the recipe's, with their completions if it has a column "
-            "'completion'."
-        },
-    )
-    num_prompts: int = field(default=4, metadata={"help": "Problems to look at."})
-    num_samples: int | None = field(
-        default=None,
-        metadata={"help": "Completions of each. Default: 4; num_generations for a guide that sees whole groups."},
-    )
-    step: int | None = field(
-        default=None,
-        metadata={"help": "Step whose strength of the guide is shown. Default: the checkpoint's, else 0."},
-    )
-    output: str = field(default="guide.html", metadata={"help": "The page."})
-
-    def __post_init__(self):
-        super().__post_init__()
-        for name in ("num_prompts", "num_samples"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"`{name}` is {value}; it must be at least 1.")
-        if self.step is not None and self.step < 0:
-            raise ValueError(f"`step` is {self.step}; it must be at least 0.")
-        if not Path(self.output).resolve().parent.is_dir():
-            raise FileNotFoundError(f"`output` is '{self.output}', and there is no such folder.")
 
 
 def choose_rows(

@@ -9,6 +9,7 @@ import torch
 from tqdm import tqdm
 from trl import ModelConfig, get_quantization_config
 
+from .arguments import GuideArguments
 from .checks import check_model
 from .config import SAGEGRPOConfig
 from .data.load import ANSWER_COLUMNS
@@ -22,8 +23,6 @@ from .train import set_reward_limits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    from .guide import GuideArguments
 
 COMPLETION_COLUMNS = ("completion", "completions")
 
@@ -71,7 +70,7 @@ class Models:
             return score(self.policy, *args)
 
 
-def load_models(script_args: "GuideArguments", training_args: SAGEGRPOConfig, model_args: ModelConfig) -> Models:
+def load_models(script_args: GuideArguments, training_args: SAGEGRPOConfig, model_args: ModelConfig) -> Models:
     from peft import PeftConfig, PeftModel
     from transformers import AutoModelForCausalLM
     from transformers.utils import find_adapter_config_file
@@ -111,7 +110,7 @@ def observe(
     rows: list[dict[str, Any]],
     models: Models,
     tokenizer: "PreTrainedTokenizerBase",
-    arguments: tuple["GuideArguments", SAGEGRPOConfig],
+    arguments: tuple[GuideArguments, SAGEGRPOConfig],
     step: int,
     max_steps: int,
 ) -> Observation:
@@ -189,7 +188,7 @@ def observe(
 
 
 def judge(
-    script_args: "GuideArguments", args: SAGEGRPOConfig, rows: list[dict], completions: list[list[int]], tokenizer
+    script_args: GuideArguments, args: SAGEGRPOConfig, rows: list[dict], completions: list[list[int]], tokenizer
 ) -> tuple[list[float] | None, list[bool] | None]:
     """Weighted rewards of completions and which of them are correct; `None` for problems of a file without answers."""
     if script_args.prompts is not None and not any(name in rows[0] for name in ANSWER_COLUMNS):
