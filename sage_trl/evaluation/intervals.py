@@ -1,0 +1,68 @@
+"""How sure a mean of pass@k is, by the bootstrap. Each interval answers another question:
+
+- over *problems* ([`~sage_trl.evaluation.pass_at_k.bootstrap_interval`]): what if other problems of this kind had
+  been asked, and sampled anew? Each problem's estimate carries the noise of its own samples, so it covers both.
+- over *samples* ([`sample_interval`]): what if these very problems were sampled again, with another seed? The one for
+  a fixed benchmark. A problem never solved in n samples may be solved in the next ones, so a rate is taken to be
+  `(c + 1/2) / (n + 1)` rather than c / n.
+- *hierarchical* ([`hierarchical_interval`]): problems, and then samples within them, are drawn again. It answers the
+  first question too; at k = 1 the noise of the samples is in it twice.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .pass_at_k import pass_at_k
+
+
+def sample_interval(
+    n: int, correct: ArrayLike, k: int, level: float = 0.95, num_resamples: int = 2000, seed: int = 0
+) -> tuple[float, float]:
+    """
+    Interval of the mean of pass@k over these problems, for another draw of their samples.
+
+    Args:
+        n (`int`):
+            Samples of each problem.
+        correct (array of `int`, shape (P,)):
+            How many of them are correct.
+        k (`int`):
+            Number of tries, at most `n`.
+        level (`float`, *optional*, defaults to `0.95`):
+            Coverage of the interval, between 0 and 1.
+        num_resamples (`int`, *optional*, defaults to `2000`):
+            How often samples are drawn again.
+        seed (`int`, *optional*, defaults to `0`):
+            Seed of that.
+
+    Returns:
+        `tuple[float, float]`: lower and upper end.
+    """
+    correct = np.asarray(correct)
+    drawn = np.random.default_rng(seed).binomial(n, _rate(n, correct), size=(num_resamples, len(correct)))
+    return _recentred(n, correct, k, drawn, level)
+
+
+def hierarchical_interval(
+    n: int, correct: ArrayLike, k: int, level: float = 0.95, num_resamples: int = 2000, seed: int = 0
+) -> tuple[float, float]:
+    """Interval of the mean of pass@k for another draw of problems and of samples. Arguments of [`sample_interval`]."""
+    correct = np.asarray(correct)
+    source = np.random.default_rng(seed)
+    picked = correct[source.integers(len(correct), size=(num_resamples, len(correct)))]
+    return _recentred(n, correct, k, source.binomial(n, _rate(n, picked)), level)
+
+
+def _rate(n: int, correct: np.ndarray) -> np.ndarray:
+    return (correct + 0.5) / (n + 1)
+
+
+def _recentred(n: int, correct: np.ndarray, k: int, drawn: np.ndarray, level: float) -> tuple[float, float]:
+    if not 0 < level < 1:
+        raise ValueError(f"`level` is {level}; it must lie between 0 and 1, such as 0.95.")
+    table = pass_at_k(n, np.arange(n + 1), k)
+    means, found = table[drawn].mean(axis=1), table[correct].mean()
+    # Samples drawn again with replacement repeat themselves, and solve fewer problems in k tries than they did at
+    # first. That shift is the method's, not the model's.
+    low, high = np.quantile(means - means.mean() + found, [(1 - level) / 2, (1 + level) / 2])
+    return float(max(0.0, low)), float(min(1.0, high))
