@@ -1,0 +1,151 @@
+"""What the records of a benchmark say, every figure with its interval."""
+
+import json
+import platform
+from collections import Counter
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import __version__
+from .benchmarks import Problems
+from .intervals import hierarchical_interval, sample_interval
+from .majority import majority_at_k
+from .pass_at_k import bootstrap_interval, pass_at_k
+from .records import read_records
+
+RESULTS = "results.json"
+PACKAGES = ("torch", "transformers", "trl", "peft", "math-verify")
+FAILED = ("timeout", "lost", "failed", "unreadable")
+
+
+def summarize(problems: Problems, folder: str | Path, num_samples: int, ks: list[int]) -> dict[str, Any]:
+    """
+    Computes everything about a benchmark from its records.
+
+    Args:
+        problems ([`~sage_trl.evaluation.benchmarks.Problems`]):
+            The benchmark.
+        folder (`str` or `Path`):
+            Folder of its records.
+        num_samples (`int`):
+            Completions of each problem.
+        ks (`list[int]`):
+            Numbers of tries.
+
+    Returns:
+        `dict`: the figures; a mean over problems comes with `problems`, `samples` and `hierarchical` intervals as
+        [`~sage_trl.evaluation.intervals`] explains them.
+
+    Raises:
+        [`ValueError`]: records are missing, or are of problems that the benchmark does not have.
+    """
+    table = _collect(problems, folder, num_samples)
+    if missing := len(problems.rows) * num_samples - len(table):
+        raise ValueError(f"'{folder}' lacks {missing:,} completions. Run the rest, or the other shards.")
+    rows = [[table[index, sample] for sample in range(num_samples)] for index in range(len(problems.rows))]
+    correct = np.array([sum(row["verdict"] == "right" for row in each) for each in rows])
+    votes = [_votes(each) for each in rows]
+    every = [row for each in rows for row in each]
+    return {
+        "benchmark": problems.name,
+        "problems": len(problems.rows),
+        "samples": num_samples,
+        "checksum": problems.checksum,
+        "pass_at_k": {str(k): _with_intervals(num_samples, correct, k) for k in ks},
+        "majority_at_k": {str(k): _mean([majority_at_k(counts, right, k) for counts, right in votes]) for k in ks},
+        "length": _mean([np.mean([row["tokens"] for row in each]) for each in rows]),
+        "truncated": _mean([np.mean([row["finish"] == "length" for row in each]) for each in rows]),
+        "answer_found": _mean([np.mean([row["answer"] is not None for row in each]) for each in rows]),
+        "distinct_answers": _mean([len({row["answer"] for row in each} - {None}) for each in rows]),
+        "answer_entropy": _mean([_entropy(each) for each in rows]),
+        "verdicts": dict(sorted(Counter(row["verdict"] for row in every).items())),
+        "correct": {row["id"]: int(count) for row, count in zip(problems.rows, correct, strict=True)},
+    }
+
+
+def count_missing(problems: Problems, folder: str | Path, num_samples: int) -> int:
+    """How many completions the records lack."""
+    return len(problems.rows) * num_samples - len(_collect(problems, folder, num_samples))
+
+
+def _collect(problems: Problems, folder: str | Path, num_samples: int) -> dict[tuple[int, int], dict]:
+    index_of = {row["id"]: index for index, row in enumerate(problems.rows)}
+    table = {}
+    for row in read_records(folder):
+        if row["problem"] not in index_of:
+            raise ValueError(f"'{folder}' has records of a problem '{row['problem']}' that {problems.name} has not.")
+        if row["sample"] < num_samples:
+            table[index_of[row["problem"]], row["sample"]] = row
+    return table
+
+
+def _with_intervals(n: int, correct: np.ndarray, k: int) -> dict[str, Any]:
+    return _mean(pass_at_k(n, correct, k)) | {
+        "samples": list(sample_interval(n, correct, k)),
+        "hierarchical": list(hierarchical_interval(n, correct, k)),
+    }
+
+
+def _mean(values) -> dict[str, Any]:
+    values = np.asarray(values, dtype=float)
+    return {"value": float(values.mean()), "problems": list(bootstrap_interval(values))}
+
+
+def _votes(rows: list[dict]) -> tuple[list[int], list[bool]]:
+    """How many samples give each answer, and which answers are right. A sample without an answer votes for itself."""
+    answers = Counter(row["answer"] if row["answer"] is not None else ("none", row["sample"]) for row in rows)
+    right = {row["answer"] for row in rows if row["verdict"] == "right"}
+    return list(answers.values()), [answer in right for answer in answers]
+
+
+def _entropy(rows: list[dict]) -> float:
+    """Of the distribution of a problem's answers, in nats; no answer is one of them."""
+    counts = np.array(list(Counter(row["answer"] for row in rows).values()))
+    shares = counts / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+def write_results(folder: str | Path, settings: dict[str, Any], benchmarks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Writes `results.json`: settings, versions, and the figures of each benchmark."""
+    versions = {"python": platform.python_version(), "sage-trl": __version__}
+    versions |= {name: version(name) for name in PACKAGES}
+    results = {
+        "settings": settings,
+        "versions": versions,
+        "benchmarks": {each["benchmark"]: each for each in benchmarks},
+    }
+    text = json.dumps(results, indent=2, ensure_ascii=False)
+    (Path(folder) / RESULTS).write_text(text + "\n", encoding="utf-8")
+    return results
+
+
+def markdown_table(results: dict[str, Any], ks: list[int]) -> str:
+    """Pass@k of each benchmark in percent, with its 95 % interval over problems."""
+    lines = ["| benchmark | " + " | ".join(f"pass@{k}" for k in ks) + " |", "| --- |" + " --- |" * len(ks)]
+    for name, found in results["benchmarks"].items():
+        cells = []
+        for k in ks:
+            figure = found["pass_at_k"][str(k)]
+            low, high = figure["problems"]
+            cells.append(f"{100 * figure['value']:.1f} ({100 * low:.1f} to {100 * high:.1f})")
+        lines.append(f"| {name}, {found['problems']} problems x {found['samples']} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def warnings_of(found: dict[str, Any]) -> list[str]:
+    """What a reader of the figures should know, in words."""
+    name, total = found["benchmark"], sum(found["verdicts"].values())
+    said = []
+    failed = {verdict: found["verdicts"][verdict] for verdict in FAILED if verdict in found["verdicts"]}
+    if failed:
+        counts = ", ".join(f"{count:,} {verdict}" for verdict, count in failed.items())
+        said.append(f"{name}: {counts} of {total:,} completions could not be judged and count as wrong.")
+    if found["truncated"]["value"] > 0.05:
+        share = 100 * found["truncated"]["value"]
+        said.append(f"{name}: {share:.0f} % of the completions were cut off at the longest length allowed.")
+    if found["answer_found"]["value"] < 0.5:
+        said.append(f"{name}: only {100 * found['answer_found']['value']:.0f} % of the completions have an answer.")
+    return said

@@ -1,0 +1,258 @@
+"""`sage-trl eval` on the demo model."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from sage_trl.eval import parse, run
+from sage_trl.evaluation import runner
+from sage_trl.evaluation.backends import Request, Sampling, TransformersBackend
+from sage_trl.evaluation.pass_at_k import pass_at_k
+from sage_trl.evaluation.records import read_records
+from sage_trl.evaluation.runner import Judge, plan
+
+ROOT = Path(__file__).parents[2]
+MODEL = ROOT / "examples" / "countdown" / "model"
+SMALL = ["--model", str(MODEL), "--benchmarks", "countdown", "--max_completion_length", "16"]
+SMALL += ["--num_problems", "6", "--n", "8", "--batch_size", "10"]
+
+
+def evaluate(folder, *more):
+    run([*SMALL, "--output_dir", str(folder), *map(str, more)])
+    return json.loads((folder / "results.json").read_text())
+
+
+def rows_of(folder):
+    return sorted(read_records(folder / "records" / "countdown"), key=lambda row: (row["problem"], row["sample"]))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """An uninterrupted run."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, evaluate(folder, "--keep_text", "true")
+
+
+def test_results_say_what_the_records_say(whole):
+    folder, results = whole
+    rows, found = rows_of(folder), results["benchmarks"]["countdown"]
+    assert len(rows) == 48 and {(row["problem"], row["sample"]) for row in rows} == {
+        (str(i), j) for i in range(6) for j in range(8)
+    }
+    counts = {}
+    for row in rows:
+        counts[row["problem"]] = counts.get(row["problem"], 0) + (row["verdict"] == "right")
+    assert found["correct"] == counts
+    for k in (1, 2, 4, 8):
+        figure = found["pass_at_k"][str(k)]
+        assert figure["value"] == pytest.approx(pass_at_k(8, list(counts.values()), k).mean())
+        for low, high in (figure["problems"], figure["samples"], figure["hierarchical"]):
+            assert low <= figure["value"] <= high
+    assert found["length"]["value"] == pytest.approx(sum(row["tokens"] for row in rows) / 48)
+    assert (folder / "pass_at_k.png").stat().st_size > 5000
+    assert "| countdown, 6 problems x 8 |" in (folder / "results.md").read_text()
+    assert str(folder) not in json.dumps(results)  # results are published
+
+
+def test_shards_together_are_the_whole(whole, tmp_path, capsys):
+    for shard in range(3):
+        run([*SMALL, "--output_dir", str(tmp_path), "--keep_text", "true", "--shard", f"{shard}/3"])
+    assert "This shard is done" in capsys.readouterr().out
+    assert rows_of(tmp_path) == rows_of(whole[0])
+    assert json.loads((tmp_path / "results.json").read_text())["benchmarks"] == whole[1]["benchmarks"]
+
+
+def test_killed_at_random_moments_it_ends_as_if_it_had_not_been(whole, tmp_path):
+    source, kills = random.Random(0), 0
+    command = [sys.executable, "-c", "import sys; from sage_trl.eval import run; run(sys.argv[1:])", *SMALL]
+    command += ["--output_dir", str(tmp_path), "--keep_text", "true"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    records = tmp_path / "records" / "countdown"
+    while kills < 4:
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        before = sum(path.stat().st_size for path in records.glob("*")) if records.is_dir() else 0
+        deadline = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < deadline:
+            size = sum(path.stat().st_size for path in records.glob("*")) if records.is_dir() else 0
+            if size > before:  # it has begun to write: now at any moment
+                time.sleep(source.uniform(0, 0.05))
+                break
+            time.sleep(0.005)
+        if process.poll() is not None:
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+    assert kills >= 2
+    evaluate(tmp_path, "--keep_text", "true")
+    assert rows_of(tmp_path) == rows_of(whole[0])
+    assert json.loads((tmp_path / "results.json").read_text())["benchmarks"] == whole[1]["benchmarks"]
+
+
+def test_a_finished_run_samples_nothing_again(whole, monkeypatch):
+    monkeypatch.setattr(TransformersBackend, "generate", lambda *args: pytest.fail("it sampled"))
+    assert evaluate(whole[0], "--keep_text", "true", "--k", "1,8")["benchmarks"]["countdown"]["pass_at_k"].keys() == {
+        "1",
+        "8",
+    }
+
+
+def test_changed_settings_are_refused_with_the_difference(whole, capsys):
+    with pytest.raises(SystemExit) as end:
+        evaluate(whole[0], "--temperature", 0.5, "--seed", 3)
+    assert end.value.code == 2
+    message = capsys.readouterr().err
+    assert "seed was 0 and is 3" in message and "temperature was 1.0 and is 0.5" in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", str(MODEL), "--n", "4", "--k", "8"], "`k` names 8; it must lie between 1 and the 4 samples"),
+        (["--model", str(MODEL), "--k", "1;2"], "`k` is '1;2'"),
+        (["--model", str(MODEL), "--temperature", "0"], "`temperature` is 0"),
+        (["--model", str(MODEL), "--shard", "3/3"], "`shard` is '3/3'"),
+        (["--benchmarks", "countdown"], "`model` is not set"),
+        (["--model", str(MODEL), "--benchmark", "countdown"], "Did you mean 'benchmarks'"),
+        (["--config", "no/such.yaml"], "there is no such file"),
+    ],
+)
+def test_mistakes_are_one_line(arguments, message):
+    with pytest.raises((ValueError, FileNotFoundError)) as error:
+        parse(arguments, "eval")
+    assert message in str(error.value)
+
+
+def test_a_recipe_gives_model_format_and_sampling():
+    arguments = parse(["--config", str(ROOT / "recipes/SmolLM2-135M-Instruct/sage_branch.yaml"), "--top_p", "0.9"], "")
+    assert arguments.prompt_format == "plain" and arguments.temperature == 0.5 and arguments.top_p == 0.9
+    assert arguments.max_completion_length == 40 and arguments.model.endswith("SmolLM2-135M-Instruct")
+
+
+def test_a_format_other_than_that_of_training_is_said(tmp_path, capsys):
+    model = tmp_path / "model"
+    AutoModelForCausalLM.from_pretrained(MODEL).save_pretrained(model)
+    AutoTokenizer.from_pretrained(MODEL).save_pretrained(model)
+    (model / "sage_prompt.json").write_text(
+        json.dumps({"prompt_format": "plain", "system": None, "problem": "{problem}"})
+    )
+    problems = tmp_path / "own.jsonl"
+    problems.write_text(json.dumps({"problem": "Numbers: 5 47 12 6 Target: 70", "answer": "47+6+5+12"}))
+    arguments = ["--model", str(model), "--benchmarks", str(problems), "--n", "2", "--max_completion_length", "8"]
+    run([*arguments, "--output_dir", str(tmp_path / "same")])
+    assert "Note: The model was trained" not in capsys.readouterr().out
+    run([*arguments, "--output_dir", str(tmp_path / "other"), "--prompt_format", "qwen-math"])
+    said = "The model was trained with `prompt_format` 'plain' and is asked with 'qwen-math'."
+    assert said in capsys.readouterr().out
+    assert said in json.loads((tmp_path / "other" / "results.json").read_text())["settings"]["notes"]
+
+
+@pytest.fixture(scope="module")
+def engine():
+    model = AutoModelForCausalLM.from_pretrained(MODEL).eval()
+    return model, AutoTokenizer.from_pretrained(MODEL)
+
+
+def requests_of(tokenizer, count):
+    ids = tokenizer("Numbers: 5 47 12 6 Target: 70", add_special_tokens=False)["input_ids"]
+    return [Request(tuple(ids), (0, 1, sample)) for sample in range(count)]
+
+
+def test_a_sample_does_not_depend_on_its_neighbours(engine):
+    backend = TransformersBackend(*engine, Sampling(max_tokens=12))
+    before = torch.get_rng_state()
+    together = backend.generate(requests_of(engine[1], 8))
+    assert torch.equal(before, torch.get_rng_state())
+    assert len(set(map(tuple, together))) > 1
+    assert [backend.generate([request])[0] for request in requests_of(engine[1], 8)] == together
+
+
+def test_samples_follow_the_model_s_distribution(engine):
+    model, tokenizer = engine
+    requests = requests_of(tokenizer, 4000)
+    for sampling in (Sampling(max_tokens=1), Sampling(max_tokens=1, temperature=0.5), Sampling(max_tokens=1, top_k=2)):
+        first = [row[0] for row in TransformersBackend(model, tokenizer, sampling).generate(requests)]
+        with torch.no_grad():
+            scores = model(torch.tensor([requests[0].prompt_ids])).logits[0, -1] / sampling.temperature
+        if sampling.top_k:
+            scores[scores < scores.topk(sampling.top_k).values[-1]] = -torch.inf
+        expected = scores.softmax(-1)
+        found = torch.bincount(torch.tensor(first), minlength=len(expected)) / len(first)
+        assert (found[expected == 0] == 0).all()
+        assert (found - expected).abs().max() < 4 * (0.25 / len(first)) ** 0.5
+
+
+def test_a_batch_too_large_for_memory_is_halved(engine, monkeypatch):
+    backend = TransformersBackend(*engine, Sampling(max_tokens=4))
+    expected, original, sizes = backend.generate(requests_of(engine[1], 9)), TransformersBackend._generate, []
+
+    def small(self, requests):
+        sizes.append(len(requests))
+        if len(requests) > 3:
+            raise torch.OutOfMemoryError
+        return original(self, requests)
+
+    monkeypatch.setattr(TransformersBackend, "_generate", small)
+    assert backend.generate(requests_of(engine[1], 9)) == expected
+    assert sizes == [9, 5, 3, 3, 3]
+    sizes.clear()
+    backend.generate(requests_of(engine[1], 9))
+    assert sizes == [3, 3, 3]
+
+
+def test_a_plan_holds_every_completion_once_and_shards_share_it():
+    lengths = [5, 9, 7]
+    batches = list(plan(lengths, 4, 5, (0, 1)))
+    assert [len(batch) for batch in batches] == [5, 5, 2]
+    assert [task.problem for batch in batches for task in batch] == [1] * 4 + [2] * 4 + [0] * 4
+    shared = [list(plan(lengths, 4, 5, (shard, 2))) for shard in (0, 1)]
+    assert shared[0] == batches[::2] and shared[1] == batches[1::2]
+
+
+def test_a_verdict_is_computed_once(monkeypatch):
+    asked = []
+
+    def counted(golds, texts):
+        asked.extend(texts)
+        return original(golds, texts)
+
+    original = runner.verdicts
+    monkeypatch.setattr(runner, "verdicts", counted)
+    judge, row = Judge("math"), {"answer": r"\frac{1}{2}"}
+    texts = [r"\boxed{0.5}", r"so \boxed{0.5}", r"\boxed{3}", "nothing"]
+    assert [verdict for _, verdict in judge([row] * 4, texts)] == ["right", "right", "wrong", "wrong"]
+    assert len(asked) == 3
+    assert judge([row], [r"again \boxed{0.5}"]) == [("0.5", "right")]
+    assert len(asked) == 3
+
+
+def test_a_score_is_no_function_of_the_last_problem(tmp_path):
+    problems = tmp_path / "two.jsonl"
+    rows = [{"problem": "a", "answer": "1"}, {"problem": "b", "answer": "2"}]
+    problems.write_text("\n".join(map(json.dumps, rows)))
+    judge = Judge("math")
+    assert [verdict for _, verdict in judge(rows, [r"\boxed{1}", r"\boxed{1}"])] == ["right", "wrong"]
+    assert [verdict for _, verdict in judge(rows[::-1], [r"\boxed{1}", r"\boxed{1}"])] == ["wrong", "right"]
+
+
+def test_what_could_not_be_judged_is_said():
+    from sage_trl.evaluation.results import warnings_of
+
+    found = {
+        "benchmark": "x",
+        "verdicts": {"right": 5, "timeout": 2, "wrong": 3},
+        "truncated": {"value": 0.2},
+        "answer_found": {"value": 0.3},
+    }
+    said = " ".join(warnings_of(found))
+    assert "2 timeout of 10 completions could not be judged and count as wrong" in said
+    assert "20 % of the completions were cut off" in said and "only 30 % of the completions have an answer" in said
