@@ -16,6 +16,7 @@ COMMANDS = {
     "train": "train by GRPO or SAGE from a recipe",
     "sft": "teach a base model to reason in a prompt format, before that",
     "eval": "evaluate a model by pass@k",
+    "compare": "compare evaluations of the same problems",
     "guide": "show what a recipe's guide does to a model's completions, as a page",
 }
 TRAINING = ("train", "sft")

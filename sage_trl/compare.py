@@ -1,0 +1,112 @@
+"""Compares evaluations of the same problems.
+
+    sage-trl compare base=outputs/eval/base grpo=outputs/eval/grpo sage=outputs/eval/sage --output outputs/report
+
+Writes a page, Markdown for a model card, a picture, and everything as JSON. The first evaluation is the base.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from .evaluation.comparison import compare, match
+from .evaluation.results import RESULTS
+from .launch import mistakes_as_one_line
+
+
+def make_parser(prog: str | None = None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=prog, description="Compares evaluations of the same problems.")
+    parser.add_argument("evaluations", nargs="+", metavar="name=folder", help="what `sage-trl eval` wrote, by a name")
+    parser.add_argument("--output", type=Path, default=Path("outputs/report"), help="folder of the report")
+    parser.add_argument("--latex", action="store_true", help="print rows for a LaTeX table as well")
+    return parser
+
+
+def load(evaluations: list[str]) -> dict[str, dict[str, Any]]:
+    """Contents of each `results.json` by the evaluation's name."""
+    found: dict[str, dict[str, Any]] = {}
+    for each in evaluations:
+        name, equals, folder = each.partition("=")
+        if not (name and equals and folder):
+            raise ValueError(f"'{each}' is no evaluation; write name=folder.")
+        if name in found:
+            raise ValueError(f"two evaluations are called '{name}'.")
+        path = Path(folder) / RESULTS
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"'{folder}' has no {RESULTS}: it is no evaluation, or one that has not come to its end."
+            )
+        found[name] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def write_report(found: dict[str, dict[str, Any]], folder: Path) -> dict[str, Any]:
+    """
+    Compares evaluations and writes the report.
+
+    Args:
+        found (`dict[str, dict]`):
+            Contents of each `results.json` by the evaluation's name; the first is the base.
+        folder (`Path`):
+            Where `index.html`, `report.md`, `pass_at_k.png` and `compare.json` go.
+
+    Returns:
+        `dict`: what `compare.json` holds.
+    """
+    from .reports.compare import markdown, write_page
+
+    ks = sorted({int(k) for each in found.values() for b in each["benchmarks"].values() for k in b["pass_at_k"]})
+    comparison = compare(found, ks)
+    rates = {
+        name: {
+            each.name: each.correct / each.n
+            for each in match(name, {model: results["benchmarks"][name] for model, results in found.items()})
+        }
+        for name in comparison["benchmarks"]
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "compare.json").write_text(json.dumps(comparison, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / "report.md").write_text(markdown(comparison), encoding="utf-8")
+    write_page(comparison, rates, folder / "index.html")
+    draw(comparison, folder / "pass_at_k.png")
+    return comparison
+
+
+def draw(comparison: dict[str, Any], path: Path) -> None:
+    """One panel of pass@k for each benchmark."""
+    from matplotlib.figure import Figure
+
+    from .reports.compare import draw_on
+
+    benchmarks = comparison["benchmarks"]
+    columns = min(3, len(benchmarks))
+    rows = -(-len(benchmarks) // columns)
+    figure = Figure(figsize=(max(7.2, 4.4 * columns), 4.4 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).flat
+    for panel, (name, found) in zip(panels, benchmarks.items(), strict=False):
+        draw_on(panel, found["pass_at_k"])
+        panel.grid(alpha=0.25)
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.set_title(f"{name}, {found['problems']} problems; bands: 95 % interval over problems", fontsize=10)
+    for panel in list(figure.axes)[len(benchmarks) :]:
+        panel.set_visible(False)
+    figure.savefig(path, dpi=150)
+
+
+def run(argv: list[str] | None = None, prog: str | None = None) -> None:
+    """Compares as the command line says. A mistake is one line and exit code 2."""
+    options = make_parser(prog or "python -m sage_trl.compare").parse_args(sys.argv[1:] if argv is None else argv)
+    with mistakes_as_one_line(ValueError, OSError):
+        comparison = write_report(load(options.evaluations), options.output)
+    from .reports.compare import latex, markdown
+
+    print(markdown(comparison))
+    if options.latex:
+        print(latex(comparison))
+    print(f"Report: {options.output / 'index.html'}")
+
+
+if __name__ == "__main__":
+    run()
