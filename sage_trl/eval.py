@@ -6,6 +6,7 @@ Whoever trains with this project or with anything else: a model is a Hub id or a
 """
 
 import dataclasses
+import hashlib
 import json
 import sys
 from dataclasses import dataclass, field
@@ -18,15 +19,16 @@ import yaml
 from .checks import check_model
 from .data.prompts import load_prompt_format, resolve_prompt_format
 from .evaluation.backends import Sampling, TransformersBackend
-from .evaluation.benchmarks import load_benchmark
+from .evaluation.benchmarks import Problems, load_benchmark
 from .evaluation.curves import draw_curves, shown_ks
 from .evaluation.records import Records
 from .evaluation.results import RESULTS, count_missing, markdown_table, summarize, warnings_of, write_results
-from .evaluation.runner import encode_prompts, run_benchmark
+from .evaluation.runner import encode_prompts, rescore, run_benchmark
 from .launch import mistakes_as_one_line, quiet_dependencies
 from .recipe import RecipeParser, parse_mapping, portable
 
 SETTINGS = "settings.json"
+ENDS = 2**20  # bytes of a file of weights that are looked at, at either end
 # Keys of a training recipe that say how its model is prompted and sampled
 OF_A_RECIPE = ("prompt_format", "temperature", "top_p", "top_k", "max_completion_length", "chat_template_kwargs")
 
@@ -63,6 +65,8 @@ class EvalArguments:
             `i/n`: the i-th of n processes that share the work, counted from 0.
         keep_text (`bool`, *optional*, defaults to `False`):
             Whether the completions' texts are kept, and not only a checksum.
+        rescore (`bool`, *optional*, defaults to `False`):
+            Whether to judge the texts that were kept again, without sampling anything.
     """
 
     model: str | None = field(default=None, metadata={"help": "Model, by Hub id or folder."})
@@ -92,6 +96,9 @@ class EvalArguments:
     batch_size: int = field(default=256, metadata={"help": "Completions sampled at once."})
     shard: str = field(default="0/1", metadata={"help": "i/n: the i-th of n processes that share the work."})
     keep_text: bool = field(default=False, metadata={"help": "Keep the completions' texts, not only a checksum."})
+    rescore: bool = field(
+        default=False, metadata={"help": "Judge the texts that were kept again, without sampling anything."}
+    )
     trust_remote_code: bool = field(default=False, metadata={"help": "Run code that comes with the model."})
 
     def __post_init__(self):
@@ -196,6 +203,7 @@ def settle_settings(arguments: EvalArguments, prompt_format: str, checksums: dic
     """
     names = ("model", "adapter", "n", "num_problems", "seed", "batch_size", "chat_template_kwargs", "dtype")
     settings = {name: getattr(arguments, name) for name in names}
+    settings |= {"weights": fingerprint(arguments.model), "adapter_weights": fingerprint(arguments.adapter)}
     settings |= {"prompt_format": prompt_format} | dataclasses.asdict(arguments.sampling) | {"backend": "transformers"}
     shown = portable(settings)
     path = Path(arguments.output_dir) / SETTINGS
@@ -219,6 +227,23 @@ def settle_settings(arguments: EvalArguments, prompt_format: str, checksums: dic
     text = json.dumps({"settings": shown, "checksums": checksums}, indent=2)
     path.write_text(text + "\n", encoding="utf-8")
     return shown
+
+
+def fingerprint(model: str | None) -> str | None:
+    """
+    What tells the weights in a folder from those that another training left there: a checksum over the size and the
+    ends of each file. `None` for a model of the Hub.
+    """
+    if model is None or not Path(model).is_dir():
+        return None
+    found = hashlib.sha256()
+    for path in sorted(Path(model).glob("*.safetensors")) + sorted(Path(model).glob("*model*.bin")):
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            found.update(f"{path.name} {size}".encode() + file.read(ENDS))
+            file.seek(max(0, size - ENDS))
+            found.update(file.read(ENDS))
+    return found.hexdigest()[:16]
 
 
 def load_backend(arguments: EvalArguments) -> tuple[TransformersBackend, Any]:
@@ -260,24 +285,14 @@ def evaluate(arguments: EvalArguments) -> dict[str, Any] | None:
     settings = settle_settings(arguments, prompt_format, checksums)
     for line in said:
         print(f"Note: {line}")
-    backend, tokenizer = load_backend(arguments)
     folder, summaries = Path(arguments.output_dir), []
-    for problems in benchmarks:
-        prompts = encode_prompts(problems, tokenizer, prompt_format, arguments.chat_template_kwargs)
-        place = folder / "records" / problems.name
-        run_benchmark(
-            problems,
-            prompts,
-            backend,
-            tokenizer,
-            Records(place, arguments.shard_of),
-            arguments.sampling,
-            arguments.n,
-            seed=arguments.seed,
-            batch_size=arguments.batch_size,
-            shard=arguments.shard_of,
-            keep_text=arguments.keep_text,
-        )
+    places = [folder / "records" / problems.name for problems in benchmarks]
+    if arguments.rescore:
+        for problems, place in zip(benchmarks, places, strict=True):
+            rescore(problems, place)
+    elif any(count_missing(*each, arguments.n) for each in zip(benchmarks, places, strict=True)):
+        sample_missing(arguments, benchmarks, places, prompt_format)
+    for problems, place in zip(benchmarks, places, strict=True):
         if count_missing(problems, place, arguments.n) == 0:
             summaries.append(summarize(problems, place, arguments.n, arguments.ks))
     if len(summaries) < len(benchmarks):
@@ -292,6 +307,27 @@ def evaluate(arguments: EvalArguments) -> dict[str, Any] | None:
         print(f"Note: {line}")
     print(f"Results: {folder / RESULTS}   Picture: {folder / 'pass_at_k.png'}")
     return results
+
+
+def sample_missing(
+    arguments: EvalArguments, benchmarks: list[Problems], places: list[Path], prompt_format: str
+) -> None:
+    """Loads the model and samples what the records of this shard lack."""
+    backend, tokenizer = load_backend(arguments)
+    for problems, place in zip(benchmarks, places, strict=True):
+        run_benchmark(
+            problems,
+            encode_prompts(problems, tokenizer, prompt_format, arguments.chat_template_kwargs),
+            backend,
+            tokenizer,
+            Records(place, arguments.shard_of),
+            arguments.sampling,
+            arguments.n,
+            seed=arguments.seed,
+            batch_size=arguments.batch_size,
+            shard=arguments.shard_of,
+            keep_text=arguments.keep_text,
+        )
 
 
 def run(argv: list[str] | None = None, prog: str | None = None) -> None:

@@ -2,14 +2,15 @@
 
     python examples/countdown/demo.py
 
-Trains two recipes by the ordinary launch command, samples the model before and after on held-out problems, prints one
-table and draws one picture. It prints what comes out: the two recipes differ in the guide alone, and no setting was
-chosen to make a line win.
+Trains two recipes by the ordinary launch command, evaluates the model before and after on held-out problems, and
+compares the three. It prints what comes out: the two recipes differ in the guide alone, and no setting was chosen to
+make a line win.
 """
 
 import argparse
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -18,13 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BASE = ROOT / "examples" / "countdown" / "model"
 ACCELERATE_CONFIG = "recipes/accelerate_configs/cpu.yaml"
-RECIPES = {"GRPO": "recipes/countdown/grpo.yaml", "SAGE (branch)": "recipes/countdown/sage_branch.yaml"}
-# Colour-blind safe (Okabe and Ito); marker and dash tell the lines apart in grey too
-LOOKS = {
-    "base model": {"color": "#555555", "marker": "s", "linestyle": ":"},
-    "GRPO": {"color": "#0072B2", "marker": "o", "linestyle": "--"},
-    "SAGE (branch)": {"color": "#D55E00", "marker": "^", "linestyle": "-"},
-}
+RECIPES = {"grpo": "recipes/countdown/grpo.yaml", "sage": "recipes/countdown/sage_branch.yaml"}
+MAX_COMPLETION_TOKENS = 16  # the longest answer over five numbers, its end token included
 
 
 def train(recipe: str, output_dir: Path, steps: int | None) -> None:
@@ -41,66 +37,26 @@ def train(recipe: str, output_dir: Path, steps: int | None) -> None:
     subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": search_path}, check=True)
 
 
-def table(curves: dict, ks: list[int]) -> str:
-    """Pass@k in percent, each with its 95 % interval over problems on the line below."""
-    from sage_trl.evaluation.pass_at_k import bootstrap_interval
+def evaluate(label: str, model: Path, output_dir: Path, problems: int, samples: int) -> str:
+    """Runs `sage-trl eval` in this process; returns what `sage-trl compare` takes."""
+    from sage_trl.eval import run
 
-    lines = ["".join([f"{'':<16}", *(f"{f'pass@{k}':>14}" for k in ks)])]
-    for label, curve in curves.items():
-        intervals = [bootstrap_interval(curve[k]) for k in ks]
-        lines.append("".join([f"{label:<16}", *(f"{100 * curve[k].mean():>12.1f} %" for k in ks)]))
-        ranges = (f"{100 * low:.1f} to {100 * high:.1f}" for low, high in intervals)
-        lines.append("".join([f"{'':<16}", *(f"{text:>14}" for text in ranges)]))
-    return "\n".join(lines)
-
-
-def noise(curves: dict, ks: list[int]) -> str:
-    """How far SAGE is from GRPO at the smallest and the largest k, and how large the noise of that is."""
-    from sage_trl.evaluation.pass_at_k import bootstrap_interval
-
-    parts = []
-    for k in sorted({ks[0], ks[-1]}):
-        difference = curves["SAGE (branch)"][k] - curves["GRPO"][k]
-        low, high = bootstrap_interval(difference)
-        inside = "within the noise" if low <= 0 <= high else "outside this noise"
-        parts.append(
-            f"{100 * difference.mean():+.1f} points at pass@{k} (95 % interval {100 * low:+.1f} to {100 * high:+.1f}, "
-            f"{inside})"
-        )
-    return (
-        f"SAGE minus GRPO on the same {len(difference)} problems: {' and '.join(parts)}. The intervals cover the "
-        "choice of problems; another training seed moves the figures on top of that."
-    )
-
-
-def draw(curves: dict, marked: list[int], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    from sage_trl.evaluation.pass_at_k import bootstrap_interval
-
-    figure, axes = plt.subplots(figsize=(7.2, 4.6), layout="constrained")
-    for label, curve in curves.items():
-        ks, look = list(curve), LOOKS[label]
-        low, high = zip(*(bootstrap_interval(curve[k]) for k in ks), strict=True)
-        axes.fill_between(ks, low, high, color=look["color"], alpha=0.13, linewidth=0)
-        axes.plot(ks, [curve[k].mean() for k in ks], label=label, markevery=[ks.index(k) for k in marked], **look)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(marked, [str(k) for k in marked])
-    axes.minorticks_off()
-    axes.set_ylim(0, 1)
-    axes.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0))
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlabel("k, samples per problem")
-    axes.set_ylabel("pass@k")
-    num_problems = len(next(iter(curves["GRPO"].values())))
-    axes.set_title(f"Countdown, {num_problems} held-out problems; bands: 95 % interval over problems", fontsize=10.5)
-    axes.legend(loc="lower right", frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    folder = output_dir / "eval" / label
+    shutil.rmtree(folder, ignore_errors=True)  # of a model that was trained before
+    arguments = [
+        "--model",
+        str(model),
+        "--benchmarks",
+        "countdown",
+        "--num_problems",
+        str(problems),
+        "--n",
+        str(samples),
+    ]
+    arguments += ["--max_completion_length", str(MAX_COMPLETION_TOKENS), "--batch_size", "1024"]
+    print(f"\n$ sage-trl eval {shlex.join(arguments)} --output_dir {folder}", flush=True)
+    run([*arguments, "--output_dir", str(folder)])
+    return f"{label}={folder}"
 
 
 def main() -> None:
@@ -124,29 +80,19 @@ def main() -> None:
 
     output_dir = args.output_dir.resolve()
     shown = output_dir.relative_to(ROOT) if output_dir.is_relative_to(ROOT) else output_dir
-    models = {"base model": BASE}
+    models = {"base": BASE}
     for label, recipe in RECIPES.items():
         models[label] = ROOT / shown / Path(recipe).stem
         train(recipe, shown / Path(recipe).stem, args.steps)
 
-    from sample import count_correct
+    from sage_trl.compare import run as compare
 
-    from sage_trl.evaluation.pass_at_k import pass_at_k
-
-    print(flush=True)
-    marked = [k for k in (1, 4, 16, 64, 256) if k <= args.samples]
-    ks = [k for k in range(1, args.samples + 1) if k <= 16 or k in marked or k % 8 == 0]
-    curves = {}
-    for label, path in models.items():
-        correct = count_correct(path, args.problems, args.samples, label)
-        curves[label] = {k: pass_at_k(args.samples, correct, k) for k in ks}
-
-    picture = output_dir / "pass_at_k.png"
-    draw(curves, marked, picture)
-    print(f"\n{args.problems} held-out problems, {args.samples} samples each; 95 % intervals over problems\n")
-    print(table(curves, marked))
-    print(f"\n{noise(curves, marked)}")
-    print(f"\nPicture: {shown / picture.name}   Time: {time.monotonic() - started:.0f} s")
+    os.chdir(ROOT)
+    evaluations = [evaluate(label, path, shown, args.problems, args.samples) for label, path in models.items()]
+    print(f"\n$ sage-trl compare {shlex.join(evaluations)} --output {shown / 'report'}\n", flush=True)
+    compare([*evaluations, "--output", str(shown / "report")])
+    print("The intervals cover the choice of problems; another training seed moves the figures on top of that.")
+    print(f"\nPicture: {shown / 'report' / 'pass_at_k.png'}   Time: {time.monotonic() - started:.0f} s")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from ..rewards.math import verdicts
 from .backends import Backend, Request, Sampling
 from .benchmarks import Problems
 from .pass_at_k import bootstrap_interval
-from .records import Records
+from .records import Records, read_records
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -216,6 +217,33 @@ def run_benchmark(
         if waiting is not None:
             note(waiting.result())
         bar.set_postfix_str(_so_far(rates(), tokens / max(1e-9, time.monotonic() - began)))
+
+
+def rescore(problems: Problems, folder: Path) -> None:
+    """
+    Judges the texts that were kept again, and replaces the records at once when all are judged.
+
+    Args:
+        problems ([`~sage_trl.evaluation.benchmarks.Problems`]):
+            The benchmark.
+        folder (`Path`):
+            Folder of its records.
+
+    Raises:
+        [`ValueError`]: there are no records, or they hold no texts.
+    """
+    rows, by_id = list(read_records(folder)), {row["id"]: row for row in problems.rows}
+    if not rows or any("text" not in row for row in rows):
+        raise ValueError(f"`rescore` needs the texts of '{folder}': evaluate with `keep_text` set to true.")
+    judged = Judge(problems.task)([by_id[row["problem"]] for row in rows], [row["text"] for row in rows])
+    old = list(folder.glob("*.jsonl.gz"))
+    again = Records(folder / "again")
+    again.append([row | {"answer": a, "verdict": v} for row, (a, v) in zip(rows, judged, strict=True)])
+    again.path.replace(folder / again.path.name)
+    again.folder.rmdir()
+    for path in old:
+        if path.name != again.path.name:
+            path.unlink()
 
 
 def _so_far(rates: np.ndarray, speed: float) -> str:

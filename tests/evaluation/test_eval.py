@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -112,6 +113,35 @@ def test_changed_settings_are_refused_with_the_difference(whole, capsys):
     assert end.value.code == 2
     message = capsys.readouterr().err
     assert "seed was 0 and is 3" in message and "temperature was 1.0 and is 0.5" in message
+
+
+def test_texts_that_were_kept_are_judged_again(tmp_path, whole, capsys, monkeypatch):
+    for shard in ("0/2", "1/2"):
+        run([*SMALL, "--output_dir", str(tmp_path), "--keep_text", "true", "--shard", shard])
+    monkeypatch.setattr(TransformersBackend, "generate", lambda *args: pytest.fail("it sampled"))
+    monkeypatch.setattr(runner.countdown, "is_correct", lambda *args: True)
+    found = evaluate(tmp_path, "--keep_text", "true", "--rescore", "true")["benchmarks"]["countdown"]
+    assert found["verdicts"] == {"right": 48}
+    assert [path.name for path in (tmp_path / "records" / "countdown").iterdir()] == ["000-of-001.jsonl.gz"]
+    shutil.rmtree(tmp_path / "records")
+    with pytest.raises(SystemExit):
+        evaluate(tmp_path, "--rescore", "true")
+    assert "`rescore` needs the texts of" in capsys.readouterr().err
+
+
+def test_a_model_that_was_trained_anew_is_another_one(tmp_path, capsys):
+    model, arguments = tmp_path / "model", ["--benchmarks", "countdown", "--n", "1", "--num_problems", "1"]
+    arguments += ["--model", str(model), "--output_dir", str(tmp_path / "out"), "--max_completion_length", "4"]
+    AutoTokenizer.from_pretrained(MODEL).save_pretrained(model)
+    network = AutoModelForCausalLM.from_pretrained(MODEL)
+    network.save_pretrained(model)
+    run(arguments)
+    with torch.no_grad():
+        next(network.parameters()).mul_(1.1)
+    network.save_pretrained(model)
+    with pytest.raises(SystemExit):
+        run(arguments)
+    assert "samples that were made otherwise: weights was" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sage_trl.compare import run as compare
+from sage_trl.eval import run as evaluate
 from sage_trl.guide import run
 
 ROOT = Path(__file__).parents[2]
@@ -36,17 +38,53 @@ def guide_page(tmp_path_factory):
     return page
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [380, 1200])
-def test_a_guide_s_page(browser, guide_page, scheme, width):
-    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
-    page, requests, mistakes = context.new_page(), [], []
-    page.on("request", lambda request: requests.append(request.url))
-    page.on("console", lambda message: mistakes.append(message.text))
-    page.on("pageerror", lambda error: mistakes.append(str(error)))
-    page.goto(guide_page.as_uri())
-    assert requests == [guide_page.as_uri()]
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+@pytest.fixture(scope="module")
+def comparison_page(tmp_path_factory):
+    root = tmp_path_factory.mktemp("comparison")
+    arguments = ["--model", str(ROOT / "examples/countdown/model"), "--benchmarks", "countdown", "--n", "4"]
+    arguments += ["--num_problems", "5", "--max_completion_length", "12"]
+    for seed in (0, 1):
+        evaluate([*arguments, "--seed", str(seed), "--output_dir", str(root / f"seed{seed}")])
+    compare([f"first={root / 'seed0'}", f"second={root / 'seed1'}", "--output", str(root / "report")])
+    return root / "report" / "index.html"
+
+
+@pytest.fixture(
+    params=[("light", 380), ("light", 1200), ("dark", 380), ("dark", 1200)],
+    ids=lambda param: "-".join(map(str, param)),
+)
+def visit(request, browser):
+    """Opens a page at one width in one scheme, and sees to it that nothing is fetched, overflows or goes wrong."""
+    scheme, width = request.param
+    context, mistakes = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900}), []
+
+    def visit(path):
+        page, requests = context.new_page(), []
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("console", lambda message: mistakes.append(message.text))
+        page.on("pageerror", lambda error: mistakes.append(str(error)))
+        page.goto(path.as_uri())
+        assert requests == [path.as_uri()]
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        return page
+
+    yield visit, scheme, width
+    context.close()
+    assert mistakes == []
+
+
+def test_a_comparison_s_page(visit, comparison_page):
+    visit, scheme, width = visit
+    page = visit(comparison_page)
+    assert page.locator("figure svg").count() == 3
+    assert page.locator("table").count() == 2 and "second against first" in page.inner_text("body")
+    for svg in page.locator("figure svg").all():
+        assert 100 < svg.bounding_box()["width"] <= width
+
+
+def test_a_guide_s_page(visit, guide_page):
+    visit, scheme, width = visit
+    page = visit(guide_page)
     assert page.locator("figure svg").count() == 3
     ground, text = page.evaluate(
         "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
@@ -69,5 +107,3 @@ def test_a_guide_s_page(browser, guide_page, scheme, width):
     assert token.evaluate("token => getComputedStyle(token).backgroundColor") not in (ground, "rgba(0, 0, 0, 0)")
     page.locator("h1").hover()
     assert not tip.is_visible()
-    assert mistakes == []
-    context.close()

@@ -1,0 +1,92 @@
+"""How fast `sage-trl eval` samples and judges, against the loop that evaluation scripts have: a ratio.
+
+    python -m benchmarks.evaluation
+
+The loop makes one `generate` call for each problem, with all of its samples in it, and judges them before it goes on.
+Both sample the same problems, in turn, several times; printed are problems per second and the median ratio over
+rounds, the smallest and the largest.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+
+import torch
+from tqdm import tqdm
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
+
+from sage_trl.evaluation.backends import Sampling, TransformersBackend
+from sage_trl.evaluation.benchmarks import Problems, load_benchmark
+from sage_trl.evaluation.records import Records
+from sage_trl.evaluation.runner import encode_prompts, run_benchmark
+from sage_trl.rewards.countdown import is_correct
+
+
+def loop(problems: Problems, prompts: list[tuple[int, ...]], model, tokenizer, options: argparse.Namespace) -> int:
+    """What people use: returns how many are right."""
+    correct = 0
+    for row, ids in zip(problems.rows, prompts, strict=True):
+        inputs = torch.tensor([ids]).expand(options.samples, -1)
+        with torch.inference_mode():
+            generated = model.generate(
+                input_ids=inputs,
+                attention_mask=torch.ones_like(inputs),
+                do_sample=True,
+                temperature=1.0,
+                top_k=0,
+                max_new_tokens=options.tokens,
+                pad_token_id=tokenizer.pad_token_id,
+            )
+        for text in tokenizer.batch_decode(generated[:, len(ids) :], skip_special_tokens=True):
+            correct += is_correct(text, row["numbers"], row["target"])
+    return correct
+
+
+def ours(problems: Problems, prompts: list[tuple[int, ...]], model, tokenizer, options: argparse.Namespace) -> int:
+    sampling = Sampling(max_tokens=options.tokens)
+    with tempfile.TemporaryDirectory() as folder:
+        records = Records(folder)
+        run_benchmark(
+            problems,
+            prompts,
+            TransformersBackend(model, tokenizer, sampling),
+            tokenizer,
+            records,
+            sampling,
+            options.samples,
+            batch_size=options.batch_size,
+            progress=lambda **settings: tqdm(**settings, disable=True),
+        )
+        return sum(row["verdict"] == "right" for row in records)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="examples/countdown/model")
+    parser.add_argument("--problems", type=int, default=100)
+    parser.add_argument("--samples", type=int, default=16, help="completions of each problem")
+    parser.add_argument("--tokens", type=int, default=16, help="longest completion")
+    parser.add_argument("--batch_size", type=int, default=1024)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    disable_progress_bar()
+    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    model = AutoModelForCausalLM.from_pretrained(options.model).eval()
+    problems = load_benchmark("countdown", options.problems)
+    prompts = encode_prompts(problems, tokenizer, "plain")
+    times: dict[str, list[float]] = {"loop": [], "eval": []}
+    for number in range(options.rounds):
+        for name, way in (("loop", loop), ("eval", ours))[:: -1 if number % 2 else 1]:
+            began = time.perf_counter()
+            way(problems, prompts, model, tokenizer, options)
+            times[name].append(time.perf_counter() - began)
+    for name, seconds in times.items():
+        print(f"{name}: {options.problems / statistics.median(seconds):.1f} problems/s")
+    ratios = [slow / fast for slow, fast in zip(times["loop"], times["eval"], strict=True)]
+    print(f"ratio: {statistics.median(ratios):.1f} ({min(ratios):.1f} to {max(ratios):.1f})")
+
+
+if __name__ == "__main__":
+    main()
