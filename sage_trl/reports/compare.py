@@ -22,7 +22,9 @@ def _row(k: int, found: dict[str, Any]) -> dict[str, Any]:
     if low <= 0 <= high:
         words = "no difference seen"
         if found["problems_to_settle"] is not None:
-            words += f"; one of this size would take about {found['problems_to_settle']:,} problems to settle"
+            # Two figures of it: the rest is noise
+            about = float(f"{found['problems_to_settle']:.1e}")
+            words += f"; one of this size would take about {about:,.0f} problems to settle"
     else:
         words = "higher" if found["value"] > 0 else "lower"
         if found["p_holm"] > 0.05:
