@@ -131,7 +131,8 @@ def observe(
         given = given_completions(row)
         if given is not None:
             found = [tokenizer(each, add_special_tokens=False)["input_ids"] for each in given]
-            found = [[*each[: args.max_completion_length - 1], tokenizer.eos_token_id] for each in found]
+            # One that is too long for the run is cut off there, without an end
+            found = [[*each, tokenizer.eos_token_id][: args.max_completion_length] for each in found]
         else:
             seed = derive_seed(args.seed, index)
             found = sample(

@@ -112,6 +112,13 @@ def test_completions_are_read_from_a_file(look, tmp_path):
     assert text.split() == ["47+6+5+12", "47+11", "5*12"]
 
 
+def test_a_completion_too_long_for_the_run_is_cut_off_and_said_to_be(look, tmp_path):
+    file = write_rows(tmp_path / "rows.jsonl", {"prompt": [PROBLEM], "completion": ["47+6+5+12" * 9, "", "47+6"]})
+    page, printed = look("--prompts", file)
+    assert "cut off 1 of 3 completions" in printed
+    assert len(tokens(page)) == 16 + 1 + 4  # the limit; the end alone; 47 + 6 and the end
+
+
 def test_problems_are_read_from_a_file_as_plain_messages(look, tmp_path):
     file = write_rows(tmp_path / "rows.jsonl", {"problem": PROBLEM["content"]})
     page, printed = look("--prompts", file, "--num_samples", 2)
