@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import torch
+from transformers import DynamicCache, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from ..seeds import derive_generator
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+STAYING = 0.75  # share of a batch below which those that have ended are taken out
 
 
 @dataclass(frozen=True)
@@ -105,37 +108,64 @@ class TransformersBackend:
 
     @torch.inference_mode()
     def _generate(self, requests: list[Request]) -> list[list[int]]:
+        # What `generate` cannot do: a prompt is read once for all of its samples, and a sample that has ended leaves
         end, device = self.tokenizer.eos_token_id, self.model.device
-        pad = end if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id
-        longest = max(len(request.prompt_ids) for request in requests)
-        ids = torch.full((len(requests), longest), pad)
+        prompts = {
+            prompt_ids: row for row, prompt_ids in enumerate(dict.fromkeys(each.prompt_ids for each in requests))
+        }
+        prompt_of = torch.tensor([prompts[request.prompt_ids] for request in requests], device=device)
+        ids, mask = (part.to(device) for part in self._pad_left(list(prompts)))
+        cache = DynamicCache(config=self.model.config)
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        scores = self._forward(ids, mask, positions, cache)[prompt_of]
+        cache.batch_select_indices(prompt_of)
+        mask, going = mask[prompt_of], torch.arange(len(requests), device=device)
+        choose = _OwnRandomness([request.place for request in requests], self.sampling)
+        drawn = torch.full((len(requests), self.sampling.max_tokens), end, device=device)
+        for step in range(self.sampling.max_tokens):
+            chosen = choose(scores, going, step)
+            drawn[going, step] = chosen
+            still = chosen != end
+            # A sample that has ended may stay on for a while, and its tokens are ends
+            if still.float().mean() < STAYING:
+                kept = still.nonzero().squeeze(1)
+                if len(kept) == 0:
+                    break
+                cache.batch_select_indices(kept)
+                mask, going, chosen = mask[kept], going[kept], chosen[kept]
+            if step + 1 < self.sampling.max_tokens:
+                mask = torch.nn.functional.pad(mask, (0, 1), value=1)
+                scores = self._forward(chosen.unsqueeze(1), mask, mask.sum(1, keepdim=True) - 1, cache)
+        rows = drawn.tolist()
+        return [row[: row.index(end) + 1] if end in row else row for row in rows]
+
+    def _forward(
+        self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cache: DynamicCache
+    ) -> torch.Tensor:
+        """Scores of the next token, shape `(B, V)`."""
+        return self.model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits[:, -1]
+
+    def _pad_left(self, prompts: list[tuple[int, ...]]) -> tuple[torch.Tensor, torch.Tensor]:
+        longest = max(map(len, prompts))
+        ids = torch.zeros(len(prompts), longest, dtype=torch.long)
         mask = torch.zeros_like(ids)
-        for row, request in enumerate(requests):
-            ids[row, longest - len(request.prompt_ids) :] = torch.tensor(request.prompt_ids)
-            mask[row, longest - len(request.prompt_ids) :] = 1
-        generated = self.model.generate(
-            input_ids=ids.to(device),
-            attention_mask=mask.to(device),
-            max_new_tokens=self.sampling.max_tokens,
-            do_sample=False,  # of what the processor leaves, which is one token
-            logits_processor=[_OwnRandomness([request.place for request in requests], self.sampling, longest)],
-            eos_token_id=end,
-            pad_token_id=pad,
-            temperature=None,
-            top_p=None,
-            top_k=None,
-            repetition_penalty=1.0,  # whatever the model's own generation settings are
-        )[:, longest:].tolist()
-        return [row[: row.index(end) + 1] if end in row else row for row in generated]
+        for row, prompt in enumerate(prompts):
+            ids[row, longest - len(prompt) :] = torch.tensor(prompt)
+            mask[row, longest - len(prompt) :] = 1
+        return ids, mask
 
 
 class _OwnRandomness:
-    """Leaves of each row's tokens the one that its own next uniform number picks: sampling by the inverse CDF."""
+    """Picks each row's next token by the row's own next uniform number: sampling by the inverse CDF."""
 
-    def __init__(self, places: list[tuple[int, ...]], sampling: Sampling, prompt_length: int):
-        from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
-
-        self.prompt_length = prompt_length
+    def __init__(self, places: list[tuple[int, ...]], sampling: Sampling):
         generators = (derive_generator(torch.device("cpu"), *place) for place in places)
         draws = [torch.rand(sampling.max_tokens, generator=each, dtype=torch.float64) for each in generators]
         self.uniforms = torch.stack(draws)
@@ -143,13 +173,12 @@ class _OwnRandomness:
         self.warpers += [TopKLogitsWarper(sampling.top_k)] if sampling.top_k else []
         self.warpers += [TopPLogitsWarper(sampling.top_p)] if sampling.top_p < 1 else []
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        step = input_ids.size(1) - self.prompt_length
+    def __call__(self, scores: torch.Tensor, rows: torch.Tensor, step: int) -> torch.Tensor:
+        scores = scores.float()
         for warper in self.warpers:
-            scores = warper(input_ids, scores)
+            scores = warper(None, scores)
         # float64: a sum over 150,000 tokens in float32 loses the rare ones
         summed = scores.double().softmax(-1).cumsum(-1)
-        wanted = self.uniforms[:, step].to(scores.device).unsqueeze(1) * summed[:, -1:]
+        wanted = self.uniforms[rows.cpu(), step].to(scores.device).unsqueeze(1) * summed[:, -1:]
         # `right` passes over tokens of probability 0, which do not raise the sum
-        chosen = torch.searchsorted(summed, wanted, right=True).clamp(max=scores.size(-1) - 1)
-        return torch.full_like(scores, -torch.inf).scatter(1, chosen, 0.0)
+        return torch.searchsorted(summed, wanted, right=True).squeeze(1).clamp(max=scores.size(-1) - 1)

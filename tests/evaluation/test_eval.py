@@ -20,6 +20,7 @@ from sage_trl.evaluation.backends import Request, Sampling, TransformersBackend
 from sage_trl.evaluation.pass_at_k import pass_at_k
 from sage_trl.evaluation.records import read_records
 from sage_trl.evaluation.runner import Judge, plan
+from sage_trl.seeds import derive_generator
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "examples" / "countdown" / "model"
@@ -286,3 +287,24 @@ def test_what_could_not_be_judged_is_said():
     said = " ".join(warnings_of(found))
     assert "2 timeout of 10 completions could not be judged and count as wrong" in said
     assert "20 % of the completions were cut off" in said and "only 30 % of the completions have an answer" in said
+
+
+def test_a_sample_is_what_reading_it_alone_gives(engine):
+    """Prompts of different lengths in one batch, each read once, against the plain forward pass of each text."""
+    model, tokenizer = engine
+    texts = ("Numbers: 5 47 12 6 Target: 70", "Numbers: 3 4 Target: 7")
+    prompts = [tuple(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
+    assert len(prompts[0]) != len(prompts[1])
+    requests = [Request(prompts[i % 2], (7, i)) for i in range(30)]
+    sampling = Sampling(max_tokens=14, temperature=1.5)
+    found = TransformersBackend(model, tokenizer, sampling).generate(requests)
+    assert len({len(row) for row in found}) > 2  # some left early
+    for request, row in zip(requests, found, strict=True):
+        uniforms = torch.rand(14, generator=derive_generator(torch.device("cpu"), *request.place), dtype=torch.float64)
+        with torch.no_grad():
+            logits = model(torch.tensor([[*request.prompt_ids, *row]])).logits[0, len(request.prompt_ids) - 1 : -1]
+        summed = (logits / 1.5).double().softmax(-1).cumsum(-1)
+        expected = torch.searchsorted(summed, uniforms[: len(row), None], right=True).squeeze(1)
+        assert expected.tolist() == row
+        assert tokenizer.eos_token_id not in row[:-1]
+        assert row[-1] == tokenizer.eos_token_id or len(row) == 14
