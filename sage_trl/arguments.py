@@ -183,7 +183,8 @@ class GuideArguments(SAGEScriptArguments):
         model (`str`, *optional*):
             The policy: a model or an adapter, by Hub id or folder. Defaults to the recipe's `model_name_or_path`.
         ref_model (`str`, *optional*):
-            The reference. Defaults to the base of an adapter, else to the policy itself, as at the start of a run.
+            The reference. Defaults to the base of an adapter; to the recipe's model for a folder that training left;
+            else to the policy itself, as at the start of a run.
         prompts (`str`, *optional*):
             File of problems to look at instead of the recipe's, with their completions if it has a column
             `completion` (a text, or a list of texts).
@@ -194,7 +195,7 @@ class GuideArguments(SAGEScriptArguments):
             whole groups.
         step (`int`, *optional*):
             Optimizer step whose strength of the guide is shown. Defaults to the checkpoint's own, else 0.
-        output (`str`, *optional*, defaults to `"guide.html"`):
+        output (`str`, *optional*, defaults to `"outputs/guide.html"`):
             The page.
     """
 
@@ -204,7 +205,11 @@ class GuideArguments(SAGEScriptArguments):
         default=None, metadata={"help": "The policy: a model or an adapter. Default: the recipe's model_name_or_path."}
     )
     ref_model: str | None = field(
-        default=None, metadata={"help": "The reference. Default: an adapter's base, else the policy itself."}
+        default=None,
+        metadata={
+            "help": "The reference. Default: an adapter's base; the recipe's model for what training left; else the "
+            "policy itself."
+        },
     )
     prompts: str | None = field(
         default=None,
@@ -222,7 +227,7 @@ class GuideArguments(SAGEScriptArguments):
         default=None,
         metadata={"help": "Step whose strength of the guide is shown. Default: the checkpoint's, else 0."},
     )
-    output: str = field(default="guide.html", metadata={"help": "The page."})
+    output: str = field(default="outputs/guide.html", metadata={"help": "The page."})
 
     def __post_init__(self):
         super().__post_init__()
@@ -232,8 +237,8 @@ class GuideArguments(SAGEScriptArguments):
                 raise ValueError(f"`{name}` is {value}; it must be at least 1.")
         if self.step is not None and self.step < 0:
             raise ValueError(f"`step` is {self.step}; it must be at least 0.")
-        if not Path(self.output).resolve().parent.is_dir():
-            raise FileNotFoundError(f"`output` is '{self.output}', and there is no such folder.")
+        if Path(self.output).is_dir():
+            raise IsADirectoryError(f"`output` is '{self.output}', a folder; name a file.")
 
 
 @dataclass

@@ -61,13 +61,17 @@ class SAGEGRPOConfig(GRPOConfig):
     guide: str = field(
         default="none",
         metadata={
-            "help": "Guide that reshapes the anchor: 'none' (plain GRPO), 'branch', 'token', 'random', or an import "
-            "path 'package.module:ClassName' or 'path/to/file.py:ClassName'."
+            "help": "Guide that reshapes the anchor: 'none' (plain GRPO), 'branch', 'token', 'random', 'novelty', or "
+            "an import path 'package.module:ClassName' or 'path/to/file.py:ClassName'. A list of them is multiplied; "
+            'on the command line as JSON: \'["branch", "novelty"]\'.'
         },
     )
     guide_kwargs: dict[str, Any] | str | None = field(
         default=None,
-        metadata={"help": "Arguments of the guide's constructor: a mapping in YAML, JSON on the command line."},
+        metadata={
+            "help": "Arguments of the guide's constructor: a mapping in YAML, JSON on the command line; of a list of "
+            "guides a list of mappings."
+        },
     )
     q_min: float = field(default=0.6, metadata={"help": "Lower clamp of the guide's values, in (0, 1]."})
     q_max: float = field(default=1.4, metadata={"help": "Upper clamp of the guide's values, at least 1."})

@@ -204,13 +204,14 @@ def describe_anchor(trainer: "SAGEGRPOTrainer", steps: int) -> list[str]:
 
 
 def describe_guide(guide: "GuideFunction") -> str:
-    """A guide with its settings, without those that a schedule gives."""
+    """A guide with its settings."""
     parts = []
     for part in guide.parts:
+        settings = {name: value for name, value in vars(part).items() if name != "requires"}
         shown = (
-            name for name, value in vars(part).items() if name != "requires" and not isinstance(value, CosineCycles)
+            f"{name}={value if isinstance(value, CosineCycles) else repr(value)}" for name, value in settings.items()
         )
-        parts.append(f"{type(part).__name__}({', '.join(f'{name}={getattr(part, name)!r}' for name in shown)})")
+        parts.append(f"{type(part).__name__}({', '.join(shown)})")
     return " x ".join(parts)
 
 

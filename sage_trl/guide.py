@@ -55,7 +55,7 @@ def place_in_run(script_args: GuideArguments, args: SAGEGRPOConfig, model: str) 
     """The step to show and the steps of the run, `None` where nobody knows them."""
     state = Path(model) / "trainer_state.json"
     record = json.loads(state.read_text(encoding="utf-8")) if state.is_file() else {}
-    max_steps = args.max_steps if args.max_steps > 0 else record.get("max_steps")
+    max_steps = record.get("max_steps") or (args.max_steps if args.max_steps > 0 else None)
     step = script_args.step if script_args.step is not None else record.get("global_step", 0)
     if step and not max_steps:
         raise ValueError(f"`step` is {step}, and the recipe has no `max_steps` to measure it by. Set `max_steps`.")
@@ -95,6 +95,8 @@ def make_view(
 ) -> GuideView:
     """Runs the models and puts together what is shown."""
     name = script_args.model or model_args.model_name_or_path
+    if script_args.ref_model is None and (Path(name or "") / "trainer_state.json").is_file():
+        script_args.ref_model = model_args.model_name_or_path  # what training has left began there
     step, max_steps = place_in_run(script_args, training_args, name or "")
     models = load_models(script_args, training_args, model_args)
     tokenizer = load_tokenizer(training_args, model_args)

@@ -1,7 +1,9 @@
 """What a guide sees of a model's completions outside training: sampled or read, scored, and judged."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -81,7 +83,8 @@ def load_models(script_args: GuideArguments, training_args: SAGEGRPOConfig, mode
     adapted = find_adapter_config_file(name) is not None
     base = name
     if adapted:
-        base = script_args.ref_model or PeftConfig.from_pretrained(name).base_model_name_or_path
+        base = script_args.ref_model if script_args.ref_model not in (None, name) else None
+        base = base or PeftConfig.from_pretrained(name).base_model_name_or_path
         model_args.model_name_or_path = base
     kwargs = {
         **model_init_kwargs(training_args, model_args),
@@ -175,8 +178,8 @@ def observe(
     if guide.prepares:
         if rewards is None:
             raise ValueError(
-                f"{type(guide).__name__} sees rewards, and '{script_args.prompts}' has no answers to judge by: give "
-                f"it a column {' or '.join(map(repr, ANSWER_COLUMNS))}."
+                f"{type(guide).__name__} sees rewards, and '{script_args.prompts}' lacks the columns that "
+                f"{script_args.reward_funcs} judge by, such as 'answer'."
             )
         if len({groups.count(group) for group in groups}) > 1:
             raise ValueError(f"`prompts`: {type(guide).__name__} needs as many completions of every problem.")
@@ -188,23 +191,37 @@ def observe(
     return Observation(signals, prompts, groups, rewards, correct, cut_off)
 
 
+def can_judge(reward: Callable, row: dict) -> bool:
+    """Whether a row of a file has the columns that a reward function needs."""
+    given = ("prompts", "completions", "completion_ids")
+    needed = {
+        name
+        for name, parameter in signature(reward).parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        and name not in given
+    }
+    return needed <= set(row) and any(name in row for name in (*ANSWER_COLUMNS, *needed))
+
+
 def judge(
     script_args: GuideArguments, args: SAGEGRPOConfig, rows: list[dict], completions: list[list[int]], tokenizer
 ) -> tuple[list[float] | None, list[bool] | None]:
     """Weighted rewards of completions and which of them are correct; `None` for problems of a file without answers."""
-    if script_args.prompts is not None and not any(name in rows[0] for name in ANSWER_COLUMNS):
+    rewards = [resolve_reward(name) for name in script_args.reward_funcs]
+    if script_args.prompts is not None and not all(can_judge(reward, rows[0]) for reward in rewards):
         return None, None
     set_reward_limits(script_args)
     texts = tokenizer.batch_decode(completions, skip_special_tokens=True)
     columns = {name: [row[name] for row in rows] for name in rows[0] if name not in ("prompt", *COMPLETION_COLUMNS)}
     found = [
-        resolve_reward(name)(
+        reward(
             prompts=[row["prompt"] for row in rows],
             completions=[[{"role": "assistant", "content": text}] for text in texts],
             completion_ids=completions,
             **columns,
         )
-        for name in script_args.reward_funcs
+        for reward in rewards
     ]
     table = np.array([[np.nan if value is None else value for value in each] for each in found], dtype=float)
     weights = np.array(args.reward_weights or [1.0] * len(found))

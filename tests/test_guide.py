@@ -72,7 +72,7 @@ def test_the_same_seed_makes_the_same_page(look):
 def test_a_threshold_that_never_fires_is_told(look):
     page, printed = look("--num_prompts", 1, "--guide_kwargs", '{"threshold": 50}')
     for text in (page.replace("&#39;", "'"), printed):
-        assert "`threshold` 50 is above 100.0 % of this model's entropies: this guide will do nothing" in text
+        assert "`threshold` 50 is above all of this model's entropies: this guide will do nothing" in text
     assert "0 % have q other than 1" in printed
 
 
@@ -88,10 +88,26 @@ def test_completions_that_never_end_are_told(look):
 
 def test_the_schedule_has_its_step(look):
     page, printed = look("--num_prompts", 1, "--step", 50, recipe="sage_token")
-    assert "At step 50 of 100" in printed and "Strength over the run" in page
+    assert (
+        "At step 50 of 100" in printed
+        and "alpha=0.3 to 0.1 in 8 cycles" in printed
+        and "Strength over the run" in page
+    )
     falling = ("--guide_kwargs", '{"probability": [0.9, 0.0]}')
     early, late = (look("--num_prompts", 1, *falling, "--step", step, recipe="sage_random")[0] for step in (0, 95))
     assert len(re.findall("class=[ud] ", early)) > 2 * len(re.findall("class=[ud] ", late))
+
+
+def test_what_training_left_is_compared_with_where_it_began(look, tmp_path):
+    folder = tmp_path / "run"
+    model = AutoModelForCausalLM.from_pretrained(MODEL)
+    next(model.parameters()).data.mul_(1.05)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(MODEL).save_pretrained(folder)
+    (folder / "trainer_state.json").write_text(json.dumps({"global_step": 30, "max_steps": 40}))
+    page, printed = look("--model", folder, "--num_prompts", 1)
+    assert "Reference: examples/countdown/model. At step 30 of 40." in printed
+    assert any(figures[0] != figures[1] for _, figures in tokens(page))
 
 
 def test_a_step_needs_a_run(refused):
@@ -117,6 +133,15 @@ def test_a_completion_too_long_for_the_run_is_cut_off_and_said_to_be(look, tmp_p
     page, printed = look("--prompts", file)
     assert "cut off 1 of 3 completions" in printed
     assert len(tokens(page)) == 16 + 1 + 4  # the limit; the end alone; 47 + 6 and the end
+
+
+def test_a_file_is_judged_where_it_has_what_the_rewards_read(look, tmp_path):
+    row = {"prompt": [PROBLEM], "completion": "47+6+5+12", "answer": "47+6+5+12"}
+    _, printed = look("--prompts", write_rows(tmp_path / "some.jsonl", row))
+    assert "1 of 1 problems" in printed and "correct" not in printed  # countdown reads numbers and target
+    row |= {"numbers": [5, 47, 12, 6], "target": 70}
+    _, printed = look("--prompts", write_rows(tmp_path / "all.jsonl", row))
+    assert "correct 1 of 1 completions" in printed
 
 
 def test_problems_are_read_from_a_file_as_plain_messages(look, tmp_path):
@@ -160,7 +185,7 @@ def test_an_adapter_is_compared_with_its_base(look, tmp_path):
         (("--num_prompts", 0), "`num_prompts` is 0; it must be at least 1"),
         (("--prompts", "no/such.jsonl"), "`prompts` is 'no/such.jsonl', and there is no such file"),
         (("--model", "no/such/folder"), "no such folder"),
-        (("--output", "no/such/page.html"), "`output` is 'no/such/page.html', and there is no such folder"),
+        (("--output", "recipes"), "`output` is 'recipes', a folder"),
         (("--promts", "x"), "unknown setting `--promts`. Did you mean 'prompts'?"),
     ],
 )

@@ -108,8 +108,8 @@ class GuideFunction:
         requires (`tuple[str, ...]`):
             Names of the [`GuideSignals`] that the guide reads. `"ref_entropies"` is computed only where it is listed.
         depends_on_token (`bool`):
-            Whether q tells the tokens of one state apart. A guide of the state alone has no effect with
-            `anchor="token"`, where it is refused; see `docs/anchor.md`.
+            Whether q depends on anything but the state that a token is drawn in: the prompt and the tokens before it.
+            A guide of the state alone has no effect with `anchor="token"`, where it is refused; see `docs/anchor.md`.
         looks_ahead (`bool`):
             Whether q of a token depends on later tokens, as one that is normalised over the completion does. With
             `anchor="sequence"` a token is then credited with `log q` of earlier tokens too, at some more variance.

@@ -46,11 +46,12 @@ class BranchGuide(GuideFunction):
         below = (entropies <= self.threshold).float().mean().item()
         if not below >= 0.99:
             return []
-        share = math.floor(1000 * below) / 10  # 100.0 % is all of them
+        share = math.floor(1000 * below) / 10
         levels = torch.tensor([0.5, 0.9, 0.99], device=entropies.device)
+        above = "all" if below == 1 else f"{share:.1f} %"
         half, most, nearly_all = entropies.sort().values[(levels * (len(entropies) - 1)).long()].tolist()
         return [
-            f"`threshold` {self.threshold:g} is above {share:.1f} % of this model's entropies: this "
+            f"`threshold` {self.threshold:g} is above {above} of this model's entropies: this "
             f"guide will do {'nothing' if below == 1 else 'next to nothing'}. Half of them are below {half:.2f}, "
             f"90 % below {most:.2f} and 99 % below {nearly_all:.2f} nats."
         ]

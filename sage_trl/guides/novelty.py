@@ -27,7 +27,6 @@ class NoveltyGuide(GuideFunction):
             Share of a group that must be correct. Below it all completions are left alone, as lucky guesses may be.
     """
 
-    depends_on_token = False
     requires = ()
 
     def __init__(self, scale: float = 0.3, ngram: int = 4, min_pass: float = 0.0):

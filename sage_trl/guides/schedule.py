@@ -39,6 +39,11 @@ class CosineCycles:
             if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
                 raise ValueError(f"`{name}` of a schedule is {value!r}; it must be a finite number of at least 0.")
 
+    def __str__(self) -> str:
+        if self.upper == self.lower:
+            return f"{self.upper:g}"
+        return f"{self.upper:g} to {self.lower:g} in {self.num_cycles} cycles"
+
     def value(self, step: int, max_steps: int) -> float:
         """The value at optimizer step `step` of `max_steps`."""
         length = max(1, max_steps // self.num_cycles)

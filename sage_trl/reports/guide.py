@@ -146,7 +146,7 @@ def percent(share: float) -> str:
 
 
 def quantiles(values: "pandas.Series") -> str:
-    half, most, nearly_all = values.quantile([0.5, 0.9, 0.99])
+    half, most, nearly_all = values.quantile([0.5, 0.9, 0.99], interpolation="lower")
     return (
         f"half below {half:.2f}, 90 % below {most:.2f}, 99 % below {nearly_all:.2f}, at most {values.max():.2f} nats"
     )

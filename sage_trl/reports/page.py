@@ -26,6 +26,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def write(path: str | Path, html: str) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     # A token may decode to half a character, which UTF-8 has no bytes for
     Path(path).write_bytes(html.encode("utf-8", errors="replace"))
 

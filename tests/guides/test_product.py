@@ -9,6 +9,7 @@ from sage_trl.guides import (
     GuideSignals,
     NoveltyGuide,
     ProductGuide,
+    RandomGuide,
     TokenGuide,
     resolve_guide,
 )
@@ -40,7 +41,8 @@ def test_guides_multiply_and_the_bounds_apply_once():
 def test_it_needs_what_its_parts_need():
     product = ProductGuide([BranchGuide(source="ref"), TokenGuide()])
     assert set(product.requires) == {"ref_entropies", "policy_logps"} and product.depends_on_token
-    assert not ProductGuide([BranchGuide(), NoveltyGuide()]).depends_on_token
+    assert not ProductGuide([BranchGuide(), RandomGuide()]).depends_on_token
+    assert NoveltyGuide().depends_on_token  # whether a completion is correct depends on each of its tokens
     assert ProductGuide([BranchGuide(), NoveltyGuide()]).prepares
     assert not ProductGuide([BranchGuide(), TokenGuide()]).prepares
 

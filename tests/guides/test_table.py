@@ -65,7 +65,7 @@ def test_a_threshold_out_of_reach_is_said_with_what_is_in_reach(signals):
     ones = torch.ones_like(entropies)
     signals = GuideSignals(policy_logps=-ones, ref_logps=-ones, mask=ones, entropies=entropies).prepared()
     (remark,) = BranchGuide(threshold=2.0).remarks(signals)
-    assert "`threshold` 2 is above 100.0 % of this model's entropies: this guide will do nothing" in remark
+    assert "`threshold` 2 is above all of this model's entropies: this guide will do nothing" in remark
     assert "Half of them are below 0.50, 90 % below 0.90 and 99 % below 0.99 nats" in remark
     (remark,) = BranchGuide(threshold=0.9975).remarks(signals)
     assert "above 99.8 % of" in remark and "next to nothing" in remark
