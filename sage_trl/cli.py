@@ -19,7 +19,7 @@ COMMANDS = {
     "compare": "compare evaluations of the same problems",
     "guide": "show what a recipe's guide does to a model's completions, as a page",
 }
-TRAINING = ("train", "sft")
+LAUNCHED = ("train", "sft", "eval")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -28,7 +28,7 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="command", required=True)
     for name, what in COMMANDS.items():
         launched = f"; several processes: accelerate launch -m sage_trl.{name} with the same arguments"
-        more = launched if name in TRAINING else ""
+        more = launched if name in LAUNCHED else ""
         commands.add_parser(
             name,
             add_help=False,

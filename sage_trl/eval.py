@@ -8,6 +8,7 @@ Whoever trains with this project or with anything else: a model is a Hub id or a
 import dataclasses
 import hashlib
 import json
+import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,8 +62,8 @@ class EvalArguments:
             Seed of the samples.
         batch_size (`int`, *optional*, defaults to `256`):
             Completions sampled at once.
-        shard (`str`, *optional*, defaults to `"0/1"`):
-            `i/n`: the i-th of n processes that share the work, counted from 0.
+        shard (`str`, *optional*):
+            `i/n`: the i-th of n processes that share the work, counted from 0. Defaults to a launcher's processes.
         keep_text (`bool`, *optional*, defaults to `False`):
             Whether the completions' texts are kept, and not only a checksum.
         rescore (`bool`, *optional*, defaults to `False`):
@@ -94,7 +95,10 @@ class EvalArguments:
     output_dir: str = field(default="outputs/eval", metadata={"help": "Folder of the records and results."})
     seed: int = field(default=0, metadata={"help": "Seed of the samples."})
     batch_size: int = field(default=256, metadata={"help": "Completions sampled at once."})
-    shard: str = field(default="0/1", metadata={"help": "i/n: the i-th of n processes that share the work."})
+    shard: str | None = field(
+        default=None,
+        metadata={"help": "i/n: the i-th of n processes that share the work. Default: as a launcher says."},
+    )
     keep_text: bool = field(default=False, metadata={"help": "Keep the completions' texts, not only a checksum."})
     rescore: bool = field(
         default=False, metadata={"help": "Judge the texts that were kept again, without sampling anything."}
@@ -131,6 +135,8 @@ class EvalArguments:
 
     @property
     def shard_of(self) -> tuple[int, int]:
+        if self.shard is None:  # a launcher's processes share the work
+            return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         number, _, count = self.shard.partition("/")
         if not (number.isdecimal() and count.isdecimal() and int(number) < int(count)):
             raise ValueError(f"`shard` is '{self.shard}'; write i/n, such as 0/4, the first of four.")
@@ -225,7 +231,10 @@ def settle_settings(arguments: EvalArguments, prompt_format: str, checksums: dic
         checksums = before["checksums"] | checksums
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"settings": shown, "checksums": checksums}, indent=2)
-    path.write_text(text + "\n", encoding="utf-8")
+    # At once, since other processes may read it
+    own = path.with_suffix(f".{os.getpid()}")
+    own.write_text(text + "\n", encoding="utf-8")
+    own.replace(path)
     return shown
 
 
@@ -261,7 +270,10 @@ def load_backend(arguments: EvalArguments) -> tuple[TransformersBackend, Any]:
     model = AutoModelForCausalLM.from_pretrained(base, dtype=arguments.dtype, **options)
     if adapter is not None:
         model = PeftModel.from_pretrained(model, adapter).merge_and_unload()
-    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
+    device = "cpu"
+    if torch.accelerator.is_available():
+        local = int(os.environ.get("LOCAL_RANK", "0"))
+        device = torch.device(torch.accelerator.current_accelerator().type, local)
     return TransformersBackend(model.to(device).eval(), tokenizer, arguments.sampling), tokenizer
 
 

@@ -73,6 +73,27 @@ def test_shards_together_are_the_whole(whole, tmp_path, capsys):
     assert json.loads((tmp_path / "results.json").read_text())["benchmarks"] == whole[1]["benchmarks"]
 
 
+def test_a_launcher_s_processes_share_the_work(whole, tmp_path):
+    config = ROOT / "recipes" / "accelerate_configs" / "ddp.yaml"
+    command = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--config_file",
+        str(config),
+        "--main_process_port",
+        "0",
+    ]
+    command += ["-m", "sage_trl.eval", *SMALL, "--output_dir", str(tmp_path), "--keep_text", "true"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, cwd=ROOT)
+    assert result.returncode == 0, result.stderr[-2000:]
+    names = sorted(path.name for path in (tmp_path / "records" / "countdown").iterdir())
+    assert names == ["000-of-002.jsonl.gz", "001-of-002.jsonl.gz"]
+    assert rows_of(tmp_path) == rows_of(whole[0])
+    assert json.loads((tmp_path / "results.json").read_text())["benchmarks"] == whole[1]["benchmarks"]
+
+
 def test_killed_at_random_moments_it_ends_as_if_it_had_not_been(whole, tmp_path):
     source, kills = random.Random(0), 0
     command = [sys.executable, "-c", "import sys; from sage_trl.eval import run; run(sys.argv[1:])", *SMALL]
