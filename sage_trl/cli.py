@@ -11,28 +11,28 @@ import sys
 
 from . import __version__
 
-# Name of the command and of its module -> what it does
+RECIPE = "--config recipe.yaml [--setting value ...]"
+# Name of the command and of its module -> what it does, and what it takes
 COMMANDS = {
-    "train": "train by GRPO or SAGE from a recipe",
-    "sft": "teach a base model to reason in a prompt format, before that",
-    "eval": "evaluate a model by pass@k",
-    "compare": "compare evaluations of the same problems",
-    "guide": "show what a recipe's guide does to a model's completions, as a page",
+    "train": ("train by GRPO or SAGE from a recipe", RECIPE),
+    "sft": ("teach a base model to reason in a prompt format, before that", RECIPE),
+    "eval": ("evaluate a model by pass@k", "--model MODEL --benchmarks NAME,NAME [--setting value ...]"),
+    "compare": ("compare evaluations of the same problems", "name=folder name=folder [--output FOLDER]"),
+    "guide": ("show what a recipe's guide does to a model's completions, as a page", RECIPE),
 }
 LAUNCHED = ("train", "sft", "eval")
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="sage-trl", description="Train language models with SAGE.")
+    parser = argparse.ArgumentParser(
+        prog="sage-trl", description="Train language models with SAGE, and evaluate them."
+    )
     parser.add_argument("--version", action="version", version=f"sage-trl {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command", required=True)
-    for name, what in COMMANDS.items():
+    for name, (what, takes) in COMMANDS.items():
         launched = f"; several processes: accelerate launch -m sage_trl.{name} with the same arguments"
-        more = launched if name in LAUNCHED else ""
         commands.add_parser(
-            name,
-            add_help=False,
-            help=f"{what}: sage-trl {name} --config recipe.yaml [--setting value ...]{more}",
+            name, add_help=False, help=f"{what}: sage-trl {name} {takes}{launched if name in LAUNCHED else ''}"
         )
     return parser
 

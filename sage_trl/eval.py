@@ -165,6 +165,8 @@ def parse(argv: list[str], prog: str) -> EvalArguments:
         if position + 1 == len(argv):
             raise ValueError("`--config` needs the path of a recipe.")
         argv = [*recipe_flags(argv[position + 1]), *argv[:position], *argv[position + 2 :]]
+    if not argv:
+        raise ValueError("`model` is not set; give a Hub id or a folder. `--help` lists the settings.")
     parser = RecipeParser(
         (EvalArguments,),
         prog=prog,
@@ -213,7 +215,7 @@ def settle_settings(arguments: EvalArguments, prompt_format: str, checksums: dic
     settings |= {"prompt_format": prompt_format} | dataclasses.asdict(arguments.sampling) | {"backend": "transformers"}
     shown = portable(settings)
     path = Path(arguments.output_dir) / SETTINGS
-    if path.is_file():
+    if path.is_file() and any(path.parent.glob("records/*/*.jsonl.gz")):
         before = json.loads(path.read_text(encoding="utf-8"))
         changed = {name: (before["settings"].get(name), value) for name, value in shown.items()}
         changed = {name: pair for name, pair in changed.items() if pair[0] != pair[1]}
@@ -266,8 +268,11 @@ def load_backend(arguments: EvalArguments) -> tuple[TransformersBackend, Any]:
     if adapter is None and find_adapter_config_file(base) is not None:
         base, adapter = PeftConfig.from_pretrained(base).base_model_name_or_path, base
     options = {"trust_remote_code": True} if arguments.trust_remote_code else {}
-    tokenizer = AutoTokenizer.from_pretrained(base, **options)
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=arguments.dtype, **options)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(base, **options)
+        model = AutoModelForCausalLM.from_pretrained(base, dtype=arguments.dtype, **options)
+    except OSError as error:  # which seldom says what it was looking for
+        raise OSError(f"`model` is '{base}', which cannot be loaded: {error}") from error
     if adapter is not None:
         model = PeftModel.from_pretrained(model, adapter).merge_and_unload()
     device = "cpu"

@@ -93,7 +93,10 @@ def load_models(script_args: GuideArguments, training_args: SAGEGRPOConfig, mode
     }
 
     def load(path):
-        return AutoModelForCausalLM.from_pretrained(path, **kwargs).to(training_args.device).eval()
+        try:
+            return AutoModelForCausalLM.from_pretrained(path, **kwargs).to(training_args.device).eval()
+        except OSError as error:  # which seldom says what it was looking for
+            raise OSError(f"the model '{path}' cannot be loaded: {error}") from error
 
     policy = load(base)
     if adapted:

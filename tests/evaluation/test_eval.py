@@ -166,9 +166,20 @@ def test_a_model_that_was_trained_anew_is_another_one(tmp_path, capsys):
     assert "samples that were made otherwise: weights was" in capsys.readouterr().err
 
 
+def test_a_model_that_is_not_there_is_named_and_does_not_bind_the_folder(tmp_path, capsys):
+    arguments = ["--benchmarks", "countdown", "--n", "1", "--num_problems", "1", "--output_dir", str(tmp_path)]
+    arguments += ["--max_completion_length", "4"]
+    with pytest.raises(SystemExit):
+        run([*arguments, "--model", "nobody-has-this"])
+    assert "`model` is 'nobody-has-this', which cannot be loaded" in capsys.readouterr().err
+    run([*arguments, "--model", str(MODEL)])
+    assert (tmp_path / "results.json").is_file()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ([], "`model` is not set"),
         (["--model", str(MODEL), "--n", "4", "--k", "8"], "`k` names 8; it must lie between 1 and the 4 samples"),
         (["--model", str(MODEL), "--k", "1;2"], "`k` is '1;2'"),
         (["--model", str(MODEL), "--temperature", "0"], "`temperature` is 0"),
