@@ -1,13 +1,17 @@
 """How fast `sage-trl eval` samples and judges, against the loop that evaluation scripts have: a ratio.
 
     python -m benchmarks.evaluation
+    python -m benchmarks.evaluation --records 500 256
 
 The loop makes one `generate` call for each problem, with all of its samples in it, and judges them before it goes on.
 Both sample the same problems, in turn, several times; printed are problems per second and the median ratio over
-rounds, the smallest and the largest.
+rounds, the smallest and the largest. `--records` samples nothing: so many problems and samples of each from a stand-in
+are judged, written and summarized, and printed are the time of each part and the peak of memory.
 """
 
 import argparse
+import random
+import resource
 import statistics
 import tempfile
 import time
@@ -17,9 +21,10 @@ from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
-from sage_trl.evaluation.backends import Sampling, TransformersBackend
+from sage_trl.evaluation.backends import Request, Sampling, TransformersBackend
 from sage_trl.evaluation.benchmarks import Problems, load_benchmark
 from sage_trl.evaluation.records import Records
+from sage_trl.evaluation.results import summarize
 from sage_trl.evaluation.runner import encode_prompts, run_benchmark
 from sage_trl.rewards.countdown import is_correct
 
@@ -62,6 +67,36 @@ def ours(problems: Problems, prompts: list[tuple[int, ...]], model, tokenizer, o
         return sum(row["verdict"] == "right" for row in records)
 
 
+class StandIn:
+    """Answers at once, and at random."""
+
+    def __init__(self, tokenizer):
+        numbers = [
+            [*tokenizer(str(n), add_special_tokens=False)["input_ids"], tokenizer.eos_token_id] for n in range(50)
+        ]
+        self.answers, self.source = numbers, random.Random(0)
+
+    def generate(self, requests: list[Request]) -> list[list[int]]:
+        return [self.source.choice(self.answers) for _ in requests]
+
+
+def time_records(num_problems: int, num_samples: int, tokenizer) -> None:
+    problems = Problems("stand-in", [{"id": str(i), "answer": str(i % 50)} for i in range(num_problems)], "")
+    prompts = [(0,)] * num_problems
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        run_benchmark(problems, prompts, StandIn(tokenizer), tokenizer, Records(folder), Sampling(), num_samples)
+        written = time.perf_counter()
+        summarize(problems, folder, num_samples, [2**power for power in range(20) if 2**power <= num_samples])
+        done = time.perf_counter()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(
+        f"{num_problems} problems x {num_samples}: judged and written in {written - began:.1f} s, summarized in "
+        f"{done - written:.1f} s; peak memory {peak / 2**20:.2f} GiB, {(peak - before) / 2**10:.0f} MiB of it for this"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="examples/countdown/model")
@@ -70,9 +105,13 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=16, help="longest completion")
     parser.add_argument("--batch_size", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--records", type=int, nargs=2, metavar=("PROBLEMS", "SAMPLES"), help="time the records alone")
     options = parser.parse_args()
     disable_progress_bar()
     tokenizer = AutoTokenizer.from_pretrained(options.model)
+    if options.records:
+        time_records(*options.records, tokenizer)
+        return
     model = AutoModelForCausalLM.from_pretrained(options.model).eval()
     problems = load_benchmark("countdown", options.problems)
     prompts = encode_prompts(problems, tokenizer, "plain")

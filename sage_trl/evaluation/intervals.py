@@ -9,6 +9,8 @@
   first question too; at k = 1 the noise of the samples is in it twice.
 """
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -38,30 +40,41 @@ def sample_interval(
     Returns:
         `tuple[float, float]`: lower and upper end.
     """
-    correct = np.asarray(correct)
-    drawn = np.random.default_rng(seed).binomial(n, _rate(n, correct), size=(num_resamples, len(correct)))
-    return _recentred(n, correct, k, drawn, level)
+    correct = tuple(int(count) for count in correct)
+    return _recentred(n, correct, k, _draw_samples(n, correct, num_resamples, seed), level)
 
 
 def hierarchical_interval(
     n: int, correct: ArrayLike, k: int, level: float = 0.95, num_resamples: int = 2000, seed: int = 0
 ) -> tuple[float, float]:
     """Interval of the mean of pass@k for another draw of problems and of samples. Arguments of [`sample_interval`]."""
-    correct = np.asarray(correct)
+    correct = tuple(int(count) for count in correct)
+    return _recentred(n, correct, k, _draw_both(n, correct, num_resamples, seed), level)
+
+
+# What is drawn is the same for every k, and drawing it takes most of the time
+@lru_cache(maxsize=1)
+def _draw_samples(n: int, correct: tuple[int, ...], num_resamples: int, seed: int) -> np.ndarray:
+    rates = _rate(n, np.array(correct))
+    return np.random.default_rng(seed).binomial(n, rates, size=(num_resamples, len(correct)))
+
+
+@lru_cache(maxsize=1)
+def _draw_both(n: int, correct: tuple[int, ...], num_resamples: int, seed: int) -> np.ndarray:
     source = np.random.default_rng(seed)
-    picked = correct[source.integers(len(correct), size=(num_resamples, len(correct)))]
-    return _recentred(n, correct, k, source.binomial(n, _rate(n, picked)), level)
+    picked = np.array(correct)[source.integers(len(correct), size=(num_resamples, len(correct)))]
+    return source.binomial(n, _rate(n, picked))
 
 
 def _rate(n: int, correct: np.ndarray) -> np.ndarray:
     return (correct + 0.5) / (n + 1)
 
 
-def _recentred(n: int, correct: np.ndarray, k: int, drawn: np.ndarray, level: float) -> tuple[float, float]:
+def _recentred(n: int, correct: tuple[int, ...], k: int, drawn: np.ndarray, level: float) -> tuple[float, float]:
     if not 0 < level < 1:
         raise ValueError(f"`level` is {level}; it must lie between 0 and 1, such as 0.95.")
     table = pass_at_k(n, np.arange(n + 1), k)
-    means, found = table[drawn].mean(axis=1), table[correct].mean()
+    means, found = table[drawn].mean(axis=1), table[list(correct)].mean()
     # Samples drawn again with replacement repeat themselves, and solve fewer problems in k tries than they did at
     # first. That shift is the method's, not the model's.
     low, high = np.quantile(means - means.mean() + found, [(1 - level) / 2, (1 + level) / 2])
