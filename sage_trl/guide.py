@@ -43,6 +43,9 @@ def choose_rows(
         raise ValueError(f"'{path}', {rows.unit} {number}: {why}.")
     column = find_column(rows, path, "problem_column", script_args.problem_column, PROBLEM_COLUMNS)
     problems = rows.columns[column][: script_args.num_prompts]
+    for number, problem in zip(rows.numbers, problems, strict=False):
+        if problem is None or not str(problem).strip():
+            raise ValueError(f"'{path}', {rows.unit} {number}: it has no problem in column '{column}'.")
     if not holds_messages(problems):
         form = script_args.prompt_format or "plain"
         markers = control_markers(load_tokenizer(training_args, model_args), form)

@@ -107,8 +107,13 @@ def load_models(script_args: GuideArguments, training_args: SAGEGRPOConfig, mode
 
 def given_completions(row: dict[str, Any]) -> list[str] | None:
     """The completions that come with a row."""
-    given = next((row[name] for name in COMPLETION_COLUMNS if row.get(name)), None)
-    return [given] if isinstance(given, str) else given
+    given = next((row[name] for name in COMPLETION_COLUMNS if row.get(name) is not None), None)
+    if given is None:
+        return None
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"`prompts`: a row's completion is {given!r}; it must be a text or a list of texts.")
+    return texts
 
 
 def observe(

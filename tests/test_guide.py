@@ -179,6 +179,27 @@ def test_an_adapter_is_compared_with_its_base(look, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"problem": None}, "line 1: it has no problem in column 'problem'"),
+        ({"problem": " "}, "line 1: it has no problem"),
+        ({"problem": "x", "completion": 5}, "a row's completion is 5; it must be a text or a list of texts"),
+        ({"problem": "x", "completion": ["a", None]}, "a row's completion is ['a', None]"),
+        ({"problem": "x", "completion": []}, "a row's completion is []"),
+        ({"puzzle": "x"}, "has no column named 'problem' or 'question' or 'prompt'"),
+    ],
+)
+def test_rows_that_cannot_be_used_are_named(refused, tmp_path, row, message):
+    assert message in refused("--prompts", write_rows(tmp_path / "rows.jsonl", row))
+
+
+def test_foreign_text_stays_text(look, tmp_path):
+    script = "<script>alert(1)</script>"
+    page, _ = look("--prompts", write_rows(tmp_path / "rows.jsonl", {"problem": script, "completion": [script, ""]}))
+    assert script not in page and "alert" in page and len(tokens(page)) > 2
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("--guide", "none", "--guide_kwargs", "{}"), "`guide` is 'none': this recipe has no guide to look at"),
