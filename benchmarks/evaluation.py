@@ -74,6 +74,7 @@ class StandIn:
         numbers = [
             [*tokenizer(str(n), add_special_tokens=False)["input_ids"], tokenizer.eos_token_id] for n in range(50)
         ]
+        self.ends = [tokenizer.eos_token_id]
         self.answers, self.source = numbers, random.Random(0)
 
     def generate(self, requests: list[Request]) -> list[list[int]]:

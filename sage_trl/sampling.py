@@ -16,6 +16,26 @@ MAX_LOGITS = 2**28
 POSITIONS = 256
 
 
+def end_tokens(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> list[int]:
+    """
+    The tokens that end a completion: the tokenizer's, and every one that the model's generation settings name, as in
+    training. Raises [`ValueError`] where there is none.
+    """
+    named = model.generation_config.eos_token_id
+    named = [] if named is None else [named] if isinstance(named, int) else list(named)
+    ends = [tokenizer.eos_token_id, *named]
+    ends = [token for token in dict.fromkeys(ends) if token is not None]
+    if not ends:
+        raise ValueError(f"'{tokenizer.name_or_path}' has no end-of-sequence token: its tokenizer must name one.")
+    return ends
+
+
+def until_end(row: list[int], ends: list[int]) -> list[int]:
+    """A completion up to its first end token, that one included."""
+    last = next((position for position, token in enumerate(row) if token in ends), len(row))
+    return row[: last + 1]
+
+
 def pad_rows(rows: list[list[int]], pad: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids padded on the right, and where they count. Shapes `(B, T)`, the second boolean."""
     ids = pad_sequence([torch.tensor(row, device=device) for row in rows], batch_first=True, padding_value=pad)
@@ -41,7 +61,7 @@ def sample(
         model (`PreTrainedModel`):
             The model.
         tokenizer (`PreTrainedTokenizerBase`):
-            Its tokenizer, whose end-of-sequence token ends a completion.
+            Its tokenizer.
         prompt_ids (`list[int]`):
             Tokens of the prompt.
         num_samples (`int`):
@@ -59,7 +79,7 @@ def sample(
         `list[list[int]]`: token ids, the end token included where there is one.
     """
     ids = torch.tensor([prompt_ids], device=model.device).expand(num_samples, -1)
-    end = tokenizer.eos_token_id
+    ends = end_tokens(model, tokenizer)
     devices = [model.device] if model.device.type != "cpu" else []
     with torch.random.fork_rng(devices, device_type=model.device.type if devices else "cuda"):
         torch.manual_seed(seed)  # `generate` draws from the global generator
@@ -69,12 +89,11 @@ def sample(
             max_new_tokens=max_completion_length,
             do_sample=True,
             temperature=temperature,
-            eos_token_id=end,
-            pad_token_id=end if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
+            eos_token_id=ends,
+            pad_token_id=ends[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
             **{"top_k": 0, "top_p": 1.0} | generation,
         )
-    rows = generated[:, len(prompt_ids) :].tolist()
-    return [row[: row.index(end) + 1] if end in row else row for row in rows]
+    return [until_end(row, ends) for row in generated[:, len(prompt_ids) :].tolist()]
 
 
 @torch.inference_mode()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from transformers import DynamicCache, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
+from ..sampling import end_tokens, until_end
 from ..seeds import derive_generator
 
 if TYPE_CHECKING:
@@ -60,7 +61,9 @@ class Sampling:
 
 
 class Backend(Protocol):
-    """What an engine has to do."""
+    """What an engine has to do. `ends` are the tokens that end a completion."""
+
+    ends: list[int]
 
     def generate(self, requests: list[Request]) -> list[list[int]]:
         """
@@ -92,6 +95,7 @@ class TransformersBackend:
 
     def __init__(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", sampling: Sampling):
         self.model, self.tokenizer, self.sampling = model, tokenizer, sampling
+        self.ends = end_tokens(model, tokenizer)
         self.rows: int | None = None  # that fit, once some did not
 
     def generate(self, requests: list[Request]) -> list[list[int]]:
@@ -109,7 +113,8 @@ class TransformersBackend:
     @torch.inference_mode()
     def _generate(self, requests: list[Request]) -> list[list[int]]:
         # What `generate` cannot do: a prompt is read once for all of its samples, and a sample that has ended leaves
-        end, device = self.tokenizer.eos_token_id, self.model.device
+        device = self.model.device
+        ends = torch.tensor(self.ends, device=device)
         prompts = {
             prompt_ids: row for row, prompt_ids in enumerate(dict.fromkeys(each.prompt_ids for each in requests))
         }
@@ -121,11 +126,11 @@ class TransformersBackend:
         cache.batch_select_indices(prompt_of)
         mask, going = mask[prompt_of], torch.arange(len(requests), device=device)
         choose = _OwnRandomness([request.place for request in requests], self.sampling)
-        drawn = torch.full((len(requests), self.sampling.max_tokens), end, device=device)
+        drawn = torch.full((len(requests), self.sampling.max_tokens), self.ends[0], device=device)
         for step in range(self.sampling.max_tokens):
             chosen = choose(scores, going, step)
             drawn[going, step] = chosen
-            still = chosen != end
+            still = ~torch.isin(chosen, ends)
             # A sample that has ended may stay on for a while, and its tokens are ends
             if still.float().mean() < STAYING:
                 kept = still.nonzero().squeeze(1)
@@ -136,8 +141,7 @@ class TransformersBackend:
             if step + 1 < self.sampling.max_tokens:
                 mask = torch.nn.functional.pad(mask, (0, 1), value=1)
                 scores = self._forward(chosen.unsqueeze(1), mask, mask.sum(1, keepdim=True) - 1, cache)
-        rows = drawn.tolist()
-        return [row[: row.index(end) + 1] if end in row else row for row in rows]
+        return [until_end(row, self.ends) for row in drawn.tolist()]
 
     def _forward(
         self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cache: DynamicCache

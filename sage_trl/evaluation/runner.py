@@ -175,7 +175,7 @@ def run_benchmark(
         rows = []
         for task, ids, text, (answer, verdict) in zip(tasks, completions, texts, judged, strict=True):
             row = {"problem": problems.rows[task.problem]["id"], "sample": task.sample, "tokens": len(ids)}
-            row |= {"finish": "stop" if ids and ids[-1] == tokenizer.eos_token_id else "length"}
+            row |= {"finish": "stop" if ids and ids[-1] in backend.ends else "length"}
             row |= {"answer": answer, "verdict": verdict}
             kept = (
                 {"text": text} if keep_text else {"sha256": hashlib.sha256(text.encode(errors="replace")).hexdigest()}
