@@ -20,7 +20,7 @@ from .data.load import ANSWER_COLUMNS, PROBLEM_COLUMNS, find_column, holds_messa
 from .data.prompts import control_markers, load_prompt_format, make_prompt
 from .guides import GuideFunction, inspect, resolve_guide
 from .launch import load_tokenizer, mistakes_as_one_line, quiet_dependencies
-from .observe import load_models, observe
+from .observe import COMPLETION_COLUMNS, load_models, observe
 from .recipe import RecipeParser, portable
 from .reports.guide import GuideView, print_view, write_page
 from .train import load_split
@@ -37,7 +37,9 @@ def choose_rows(
     path = script_args.prompts
     if not Path(path).is_file():
         raise FileNotFoundError(f"`prompts` is '{path}', and there is no such file.")
-    rows = load_rows(path, None, "train", setting="prompts", as_text={*PROBLEM_COLUMNS, *ANSWER_COLUMNS})
+    as_text = {*PROBLEM_COLUMNS, *ANSWER_COLUMNS, *COMPLETION_COLUMNS}
+    as_text |= {name for name in (script_args.problem_column, script_args.answer_column) if name is not None}
+    rows = load_rows(path, None, "train", setting="prompts", as_text=as_text)
     if rows.unparsed:
         number, why = next(iter(rows.unparsed.items()))
         raise ValueError(f"'{path}', {rows.unit} {number}: {why}.")
@@ -50,20 +52,37 @@ def choose_rows(
         form = script_args.prompt_format or "plain"
         markers = control_markers(load_tokenizer(training_args, model_args), form)
         problems = [make_prompt(str(problem), form, markers) for problem in problems]
-    others = [name for name in rows.names if name != column]
-    return [{"prompt": prompt} | {name: rows.columns[name][i] for name in others} for i, prompt in enumerate(problems)]
+    others = {name: name for name in rows.names if name not in (column, "prompt")}
+    if script_args.answer_column is not None:
+        answer = find_column(rows, path, "answer_column", script_args.answer_column, ANSWER_COLUMNS)
+        others |= {"answer": answer}
+    return [
+        {"prompt": prompt} | {name: rows.columns[source][i] for name, source in others.items()}
+        for i, prompt in enumerate(problems)
+    ]
 
 
-def place_in_run(script_args: GuideArguments, args: SAGEGRPOConfig, model: str) -> tuple[int, int | None]:
+def is_of_this_run(script_args: GuideArguments, model_args: ModelConfig) -> bool:
+    """Whether the policy is what training left, and not what the recipe starts from."""
+    name = script_args.model
+    return name not in (None, model_args.model_name_or_path) and (Path(name) / "trainer_state.json").is_file()
+
+
+def place_in_run(script_args: GuideArguments, args: SAGEGRPOConfig, model: str | None) -> tuple[int, int | None]:
     """The step to show and the steps of the run, `None` where nobody knows them."""
-    state = Path(model) / "trainer_state.json"
-    record = json.loads(state.read_text(encoding="utf-8")) if state.is_file() else {}
+    record = {}
+    if model is not None:
+        record = json.loads((Path(model) / "trainer_state.json").read_text(encoding="utf-8"))
     max_steps = record.get("max_steps") or (args.max_steps if args.max_steps > 0 else None)
     step = script_args.step if script_args.step is not None else record.get("global_step", 0)
+    if script_args.step is None and max_steps:
+        step = min(step, max_steps - 1)  # the last one that a run trains with
     if step and not max_steps:
         raise ValueError(f"`step` is {step}, and the recipe has no `max_steps` to measure it by. Set `max_steps`.")
-    if max_steps and step > max_steps:
-        raise ValueError(f"`step` is {step}, and the run has {max_steps} (`max_steps`).")
+    if max_steps and step >= max_steps:
+        raise ValueError(
+            f"`step` is {step}, and the run has {max_steps} (`max_steps`), of which {max_steps - 1} is last."
+        )
     return step, max_steps
 
 
@@ -98,10 +117,9 @@ def make_view(
 ) -> GuideView:
     """Runs the models and puts together what is shown."""
     name = script_args.model or model_args.model_name_or_path
-    if script_args.ref_model is None and (Path(name or "") / "trainer_state.json").is_file():
-        script_args.ref_model = model_args.model_name_or_path  # what training has left began there
-    step, max_steps = place_in_run(script_args, training_args, name or "")
-    models = load_models(script_args, training_args, model_args)
+    trained, start = is_of_this_run(script_args, model_args), model_args.model_name_or_path
+    step, max_steps = place_in_run(script_args, training_args, name if trained else None)
+    models = load_models(script_args, training_args, model_args, start if trained else None)
     tokenizer = load_tokenizer(training_args, model_args)
     rows = choose_rows(script_args, training_args, model_args)
     seen = observe(guide, rows, models, tokenizer, (script_args, training_args), step, max_steps or 1)
@@ -114,10 +132,10 @@ def make_view(
             f"'{script_args.prompt_format}'."
         )
     ref = "the policy itself, as at the start of a run"
-    if models.adapted:
+    if models.ref is not None:
+        ref = portable(script_args.ref_model or start)
+    elif models.adapted:
         ref = "the policy without its adapter"
-    elif models.ref is not None:
-        ref = portable(script_args.ref_model)
     return GuideView(guide, table, seen, training_args, portable(name), ref, step, max_steps, remarks)
 
 

@@ -11,6 +11,7 @@ import torch
 from tqdm import tqdm
 from trl import ModelConfig, get_quantization_config
 
+from .anchor import prepared_extras
 from .arguments import GuideArguments
 from .checks import check_model
 from .config import SAGEGRPOConfig
@@ -19,7 +20,7 @@ from .guides import GuideFunction, GuideSignals, Rollout
 from .launch import model_init_kwargs
 from .recipe import parse_mapping
 from .rewards import resolve_reward
-from .sampling import pad_rows, sample, score
+from .sampling import end_tokens, pad_rows, sample, score, until_end
 from .seeds import derive_generator, derive_seed
 from .train import set_reward_limits
 
@@ -72,7 +73,10 @@ class Models:
             return score(self.policy, *args)
 
 
-def load_models(script_args: GuideArguments, training_args: SAGEGRPOConfig, model_args: ModelConfig) -> Models:
+def load_models(
+    script_args: GuideArguments, training_args: SAGEGRPOConfig, model_args: ModelConfig, start: str | None = None
+) -> Models:
+    """Policy and reference; `start` is the reference of a whole model that a run left, if the user names none."""
     from peft import PeftConfig, PeftModel
     from transformers import AutoModelForCausalLM
     from transformers.utils import find_adapter_config_file
@@ -83,8 +87,7 @@ def load_models(script_args: GuideArguments, training_args: SAGEGRPOConfig, mode
     adapted = find_adapter_config_file(name) is not None
     base = name
     if adapted:
-        base = script_args.ref_model if script_args.ref_model not in (None, name) else None
-        base = base or PeftConfig.from_pretrained(name).base_model_name_or_path
+        base = PeftConfig.from_pretrained(name).base_model_name_or_path
         model_args.model_name_or_path = base
     kwargs = {
         **model_init_kwargs(training_args, model_args),
@@ -99,10 +102,11 @@ def load_models(script_args: GuideArguments, training_args: SAGEGRPOConfig, mode
             raise OSError(f"the model '{path}' cannot be loaded: {error}") from error
 
     policy = load(base)
+    wanted = script_args.ref_model if adapted else script_args.ref_model or start
+    ref = load(wanted) if wanted not in (None, base) else None
     if adapted:
-        return Models(PeftModel.from_pretrained(policy, name).eval(), None, adapted=True)
-    ref = load(script_args.ref_model) if script_args.ref_model not in (None, name) else None
-    return Models(policy, ref, adapted=False)
+        policy = PeftModel.from_pretrained(policy, name).eval()
+    return Models(policy, ref, adapted)
 
 
 def given_completions(row: dict[str, Any]) -> list[str] | None:
@@ -131,19 +135,19 @@ def observe(
     template = parse_mapping(args.chat_template_kwargs, "chat_template_kwargs")
     generation = {
         name: value
-        for name in ("top_p", "top_k", "min_p", "repetition_penalty")
+        for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
         if (value := getattr(args, name)) is not None
     } | parse_mapping(args.generation_kwargs, "generation_kwargs")
     prompts, prompt_ids, completions, scores, groups = [], [], [], [], []
-    device = models.policy.device
+    device, ends = models.policy.device, end_tokens(models.policy, tokenizer)
     for index, row in enumerate(tqdm(rows, desc="problems", unit="problem", disable=args.disable_tqdm)):
         text = tokenizer.apply_chat_template(row["prompt"], tokenize=False, add_generation_prompt=True, **template)
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         given = given_completions(row)
         if given is not None:
             found = [tokenizer(each, add_special_tokens=False)["input_ids"] for each in given]
-            # One that is too long for the run is cut off there, without an end
-            found = [[*each, tokenizer.eos_token_id][: args.max_completion_length] for each in found]
+            # It ends where sampling would end it; one that is too long for the run is cut off there, without an end
+            found = [until_end([*each, ends[0]], ends)[: args.max_completion_length] for each in found]
         else:
             seed = derive_seed(args.seed, index)
             found = sample(
@@ -153,7 +157,6 @@ def observe(
                 num_samples,
                 seed,
                 args.max_completion_length,
-                args.temperature,
                 **generation,
             )
         completion_ids, mask = pad_rows(found, tokenizer.pad_token_id or 0, device)
@@ -176,12 +179,14 @@ def observe(
         entropies=entropies,
         ref_entropies=ref_entropies,
         completion_ids=completion_ids,
-        prompt_ids=pad_rows([prompt_ids[group] for group in groups], tokenizer.pad_token_id or 0, device)[0],
+        # On the left, as in training
+        prompt_ids=pad_rows([prompt_ids[i][::-1] for i in groups], tokenizer.pad_token_id or 0, device)[0].flip(-1),
         tokenizer=tokenizer,
         step=step,
         max_steps=max_steps,
-        generator=derive_generator(device, args.seed, step),
+        generator=derive_generator(device, args.seed, step, 1),
     )
+    cut_off = [each[-1] not in ends for each in completions]
     rewards, correct = judge(script_args, args, [rows[group] for group in groups], completions, tokenizer)
     if guide.prepares:
         if rewards is None:
@@ -193,9 +198,10 @@ def observe(
             raise ValueError(f"`prompts`: {type(guide).__name__} needs as many completions of every problem.")
         size = len(groups) // len(rows)
         weighted, passed = (torch.tensor(each, device=device) for each in (rewards, correct))
-        rollout = Rollout(completion_ids, mask, weighted, passed, size, tokenizer, step, max_steps)
-        signals.extra = guide.prepare(rollout)
-    cut_off = [tokenizer.eos_token_id not in each for each in completions]
+        whole = torch.tensor([not each for each in cut_off], device=device).unsqueeze(1)
+        counted = mask & whole if args.mask_truncated_completions else mask
+        rollout = Rollout(completion_ids, counted, weighted, passed, size, tokenizer, step, max_steps)
+        signals.extra = prepared_extras(guide, rollout)
     return Observation(signals, prompts, groups, rewards, correct, cut_off)
 
 

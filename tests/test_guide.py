@@ -113,7 +113,83 @@ def test_what_training_left_is_compared_with_where_it_began(look, tmp_path):
 def test_a_step_needs_a_run(refused):
     message = refused("--step", 5, "--max_steps", -1)
     assert "`step` is 5, and the recipe has no `max_steps`" in message
-    assert "`step` is 101, and the run has 100" in refused("--step", 101)
+    assert "`step` is 100, and the run has 100 (`max_steps`), of which 99 is last" in refused("--step", 100)
+
+
+def test_what_a_recipe_starts_from_is_at_its_first_step(look, tmp_path):
+    """Also where an earlier stage left its own state, in that folder."""
+    start = tmp_path / "sft"
+    AutoModelForCausalLM.from_pretrained(MODEL).save_pretrained(start)
+    AutoTokenizer.from_pretrained(MODEL).save_pretrained(start)
+    (start / "trainer_state.json").write_text(json.dumps({"global_step": 500, "max_steps": 500}))
+    _, printed = look("--model_name_or_path", start, "--num_prompts", 1)
+    assert "At step 0 of 100" in printed and "the policy itself, as at the start" in printed
+    _, printed = look("--model", start, "--num_prompts", 1)
+    assert "At step 499 of 500" in printed and "Reference: examples/countdown/model" in printed
+
+
+def test_every_end_token_of_the_model_ends_a_completion(look, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(MODEL)
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    plus = tokenizer.convert_tokens_to_ids("+")
+    model.generation_config.eos_token_id = [tokenizer.eos_token_id, plus]
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    page, printed = look("--model", tmp_path, "--num_prompts", 2)
+    each = [[token for token, _ in tokens(part)] for part in page.split('class="completion"')[1:]]
+    assert "cut off 0 of 8 completions" in printed and any(row[-1] == "+" for row in each)
+    assert all("+" not in row[:-1] for row in each)
+
+
+def test_a_completion_ends_where_sampling_would_end_it(look, tmp_path):
+    file = write_rows(tmp_path / "rows.jsonl", {"prompt": [PROBLEM], "completion": "47+6<|end|>+5+12"})
+    page, _ = look("--prompts", file)
+    assert [token for token, _ in tokens(page)] == ["47", "+", "6", "&lt;|end|&gt;"]
+
+
+def test_truncated_completions_that_training_leaves_out_are_said(look):
+    _, printed = look("--num_prompts", 1, "--max_completion_length", 2, "--mask_truncated_completions", "true")
+    assert "4 of 4 completions are cut off: training leaves them out" in printed
+
+
+def test_prompts_are_padded_on_the_left(look, tmp_path):
+    guide = tmp_path / "spy.py"
+    guide.write_text(
+        "from sage_trl import GuideFunction\n"
+        "class Spy(GuideFunction):\n"
+        "    requires = ('prompt_ids',)\n"
+        "    def __call__(self, signals):\n"
+        "        assert len(set(signals.prompt_ids[:, -1].tolist())) == 1\n"
+        "        return 1.5 + 0 * signals.policy_logps\n"
+    )
+    rows = ({"prompt": [PROBLEM]}, {"prompt": [{"role": "user", "content": "Numbers: 1 2 Target: 3"}]})
+    look("--prompts", write_rows(tmp_path / "r.jsonl", *rows), "--guide", f"{guide}:Spy", "--guide_kwargs", "{}")
+
+
+def test_what_prepare_returns_is_checked(refused, tmp_path):
+    guide = tmp_path / "bad.py"
+    guide.write_text(
+        "import torch\nfrom sage_trl import GuideFunction\n"
+        "class Bad(GuideFunction):\n"
+        "    requires = ()\n"
+        "    def prepare(self, rollout):\n"
+        "        return {'a': torch.ones(2, 3, 4)}\n"
+    )
+    assert "returned 'a' of shape (2, 3, 4)" in refused("--guide", f"{guide}:Bad", "--guide_kwargs", "{}")
+
+
+def test_settings_of_generation_win_and_nothing_controls_the_terminal(look, tmp_path):
+    look("--num_prompts", 1, "--generation_kwargs", '{"temperature": 0.5}')
+    from sage_trl.reports.guide import printable
+
+    assert printable("a\x1b[2J\nb") == "a\\x1b[2J\nb"
+
+
+def test_an_answer_column_by_another_name(look, tmp_path):
+    row = {"problem": "1 + 1?", "completion": r"\boxed{2}", "gold": "2"}
+    settings = ("--reward_funcs", "math", "--answer_column", "gold")
+    _, printed = look("--prompts", write_rows(tmp_path / "rows.jsonl", row), *settings)
+    assert "correct" in printed
 
 
 def test_completions_are_read_from_a_file(look, tmp_path):

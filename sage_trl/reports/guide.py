@@ -102,6 +102,11 @@ class GuideView:
             sides = [f"{percent(below)} at q_min {self.args.q_min:g}"] * (below > 0)
             sides += [f"{percent(above)} at q_max {self.args.q_max:g}"] * (above > 0)
             found.append(f"{percent(below + above)} of values are clamped: {' and '.join(sides)}.")
+        if self.args.mask_truncated_completions and any(self.seen.cut_off):
+            found.append(
+                f"{sum(self.seen.cut_off)} of {len(self.seen.cut_off)} completions are cut off: training leaves them "
+                "out (`mask_truncated_completions`), though they are shown and counted here."
+            )
         if all(self.seen.cut_off):
             found.append(
                 f"No completion came to its end within `max_completion_length` {self.args.max_completion_length}."
@@ -296,10 +301,15 @@ def print_view(view: GuideView, shown: int = 2, tokens: int = 400) -> None:
         console.print("", Text(" · ".join(str(part) for part in _plain(view.facts(index))), style="dim"))
         text = Text()
         for token, log_q in zip(rows["token"][:tokens], rows["log_q"], strict=False):
-            text.append(token, style=_shade(log_q / scale))
+            text.append(printable(token), style=_shade(log_q / scale))
         console.print(text.append(" [...]", style="dim") if len(rows) > tokens else text)
     for remark in view.remarks:
         console.print("", Text(remark, style="bold yellow"))
+
+
+def printable(text: str) -> str:
+    """Without what would control the terminal."""
+    return "".join(each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in text)
 
 
 def _plain(facts: list[str | Markup]) -> list[str]:
