@@ -220,15 +220,15 @@ def compare(found: dict[str, dict[str, Any]], ks: list[int]) -> dict[str, Any]:
     benchmarks = {}
     for name in shared:
         models = match(name, {model: each["benchmarks"][name] for model, each in found.items()})
-        usable = [k for k in ks if k <= min(model.n for model in models)]
+        curves = {model: each["benchmarks"][name]["pass_at_k"] for model, each in found.items()}
+        usable = [k for k in ks if all(str(k) in curve for curve in curves.values())]
+        if not usable:
+            raise ValueError(f"No k of '{name}' is in all of the evaluations. Evaluate them with the same `k`.")
         pairs = [(models[i], models[j]) for i in range(len(models)) for j in range(i)]
         benchmarks[name] = {
             "problems": len(models[0].ids),
             "samples": {model.name: model.n for model in models},
-            "pass_at_k": {
-                model.name: {str(k): found[model.name]["benchmarks"][name]["pass_at_k"].get(str(k)) for k in usable}
-                for model in models
-            },
+            "pass_at_k": {model: {str(k): curve[str(k)] for k in usable} for model, curve in curves.items()},
             "pairs": [
                 {
                     "ours": ours.name,

@@ -63,9 +63,7 @@ def _sentences(pair: dict[str, Any]) -> list[str]:
     return said
 
 
-def _cell(figure: dict[str, Any] | None) -> str:
-    if figure is None:
-        return ""
+def _cell(figure: dict[str, Any]) -> str:
     low, high = figure["problems"]
     return f"{100 * figure['value']:.1f} ({100 * low:.1f} to {100 * high:.1f})"
 

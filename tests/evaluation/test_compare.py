@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -88,6 +89,18 @@ def test_mistakes_are_one_line(arguments, message, capsys):
     with pytest.raises(SystemExit) as end:
         run(arguments)
     assert end.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_evaluations_at_other_k_are_compared_at_those_they_share(evaluations, tmp_path):
+    found = json.loads((Path(evaluations[0].partition("=")[2]) / "results.json").read_text())
+    for name, keep in (("first", ("1", "4")), ("second", ("4", "16"))):
+        for each in found["benchmarks"].values():
+            each["pass_at_k"] = {k: each["pass_at_k"].get(k, {"value": 0.5, "problems": [0.4, 0.6]}) for k in keep}
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "results.json").write_text(json.dumps(found))
+    run([f"a={tmp_path / 'first'}", f"b={tmp_path / 'second'}", "--output", str(tmp_path / "report")])
+    pair = json.loads((tmp_path / "report" / "compare.json").read_text())["benchmarks"]["math500"]["pairs"][0]
+    assert pair["difference"].keys() == {"4"} and (tmp_path / "report" / "index.html").is_file()
 
 
 def test_one_evaluation_alone_is_refused(evaluations, tmp_path, capsys):

@@ -143,3 +143,8 @@ def test_three_models_are_compared_in_pairs():
 def test_what_cannot_be_compared_is_refused(found, message):
     with pytest.raises(ValueError, match=message):
         compare(found, [1])
+
+
+def test_evaluations_without_a_common_k_are_refused():
+    with pytest.raises(ValueError, match="No k of 'b' is in all of the evaluations"):
+        compare({"a": results([1]), "b": results([1])}, [3])
