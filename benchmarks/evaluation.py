@@ -24,7 +24,7 @@ from transformers.utils.logging import disable_progress_bar
 from sage_trl.evaluation.backends import Request, Sampling, TransformersBackend
 from sage_trl.evaluation.benchmarks import Problems, load_benchmark
 from sage_trl.evaluation.records import Records
-from sage_trl.evaluation.results import summarize
+from sage_trl.evaluation.results import collect, summarize
 from sage_trl.evaluation.runner import encode_prompts, run_benchmark
 from sage_trl.rewards.countdown import is_correct
 
@@ -89,7 +89,8 @@ def time_records(num_problems: int, num_samples: int, tokenizer) -> None:
         began = time.perf_counter()
         run_benchmark(problems, prompts, StandIn(tokenizer), tokenizer, Records(folder), Sampling(), num_samples)
         written = time.perf_counter()
-        summarize(problems, folder, num_samples, [2**power for power in range(20) if 2**power <= num_samples])
+        ks = [2**power for power in range(20) if 2**power <= num_samples]
+        summarize(collect(problems, folder, num_samples), ks)
         done = time.perf_counter()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(

@@ -36,14 +36,13 @@ def check_processes(training_args: "TrainingArguments") -> None:
         )
 
 
-def check_model(model_args: "ModelConfig") -> None:
+def check_model(name: str | None, setting: str = "model_name_or_path") -> None:
     """Raises if no model is named, or a name that can only be a folder is none."""
-    name = model_args.model_name_or_path
     if name is None:
-        raise ValueError("`model_name_or_path` is not set; give a Hub id or a local folder.")
+        raise ValueError(f"`{setting}` is not set; give a Hub id or a local folder.")
     is_path = name.startswith((".", "/", "~")) or name.count("/") > 1
     if is_path and not Path(name).is_dir():
-        raise FileNotFoundError(f"`model_name_or_path` is '{name}', and there is no such folder.")
+        raise FileNotFoundError(f"`{setting}` is '{name}', and there is no such folder.")
 
 
 def missing_extras(training_args: "TrainingArguments", model_args: "ModelConfig") -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .evaluation.comparison import compare, match
+from .evaluation.curves import draw_panels
 from .evaluation.results import RESULTS
 from .launch import mistakes_as_one_line
 
@@ -70,29 +71,11 @@ def write_report(found: dict[str, dict[str, Any]], folder: Path) -> dict[str, An
     (folder / "compare.json").write_text(json.dumps(comparison, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     (folder / "report.md").write_text(markdown(comparison), encoding="utf-8")
     write_page(comparison, rates, folder / "index.html")
-    draw(comparison, folder / "pass_at_k.png")
+    panels = {
+        f"{name}, {each['problems']} problems": each["pass_at_k"] for name, each in comparison["benchmarks"].items()
+    }
+    draw_panels(panels, folder / "pass_at_k.png")
     return comparison
-
-
-def draw(comparison: dict[str, Any], path: Path) -> None:
-    """One panel of pass@k for each benchmark."""
-    from matplotlib.figure import Figure
-
-    from .reports.compare import draw_on
-
-    benchmarks = comparison["benchmarks"]
-    columns = min(3, len(benchmarks))
-    rows = -(-len(benchmarks) // columns)
-    figure = Figure(figsize=(max(7.2, 4.4 * columns), 4.4 * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).flat
-    for panel, (name, found) in zip(panels, benchmarks.items(), strict=False):
-        draw_on(panel, found["pass_at_k"])
-        panel.grid(alpha=0.25)
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.set_title(f"{name}, {found['problems']} problems; bands: 95 % interval over problems", fontsize=10)
-    for panel in list(figure.axes)[len(benchmarks) :]:
-        panel.set_visible(False)
-    figure.savefig(path, dpi=150)
 
 
 def run(argv: list[str] | None = None, prog: str | None = None) -> None:

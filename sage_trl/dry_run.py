@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .checks import is_main_process, missing_extras, zero_stage
+from .data.prompts import prompt_text
 from .guides.schedule import CosineCycles, schedules_of
 from .memory import estimate, shape_of
 
@@ -218,13 +219,8 @@ def describe_guide(guide: "GuideFunction") -> str:
 def describe_prompts(trainer) -> tuple[list[str], int]:
     """Some prompts with their answers, and the number of tokens of the longest of all."""
     dataset, tokenizer = trainer.train_dataset, trainer.processing_class
-    template = getattr(trainer.args, "chat_template_kwargs", None) or {}
-    texts = [
-        prompt
-        if isinstance(prompt, str)
-        else tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True, **template)
-        for prompt in dataset["prompt"]
-    ]
+    template = getattr(trainer.args, "chat_template_kwargs", None)
+    texts = [prompt_text(prompt, tokenizer, template) for prompt in dataset["prompt"]]
     counts = [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
     lines = [f"{len(texts):,} prompts of {min(counts)} to {max(counts)} tokens"]
     for index in range(min(SHOWN_PROMPTS, len(dataset))):

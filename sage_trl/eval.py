@@ -12,7 +12,6 @@ import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import yaml
@@ -21,11 +20,12 @@ from .checks import check_model
 from .data.prompts import load_prompt_format, resolve_prompt_format
 from .evaluation.backends import Sampling, TransformersBackend
 from .evaluation.benchmarks import Problems, load_benchmark
-from .evaluation.curves import draw_curves, shown_ks
+from .evaluation.curves import draw_panels, shown_ks
 from .evaluation.records import Records
-from .evaluation.results import RESULTS, count_missing, markdown_table, summarize, warnings_of, write_results
+from .evaluation.results import RESULTS, Collected, collect, markdown_table, summarize, warnings_of, write_results
 from .evaluation.runner import encode_prompts, rescore, run_benchmark
 from .launch import mistakes_as_one_line, quiet_dependencies
+from .loading import load_model, split_adapter
 from .recipe import RecipeParser, parse_mapping, portable
 
 SETTINGS = "settings.json"
@@ -260,19 +260,13 @@ def fingerprint(model: str | None) -> str | None:
 def load_backend(arguments: EvalArguments) -> tuple[TransformersBackend, Any]:
     """The engine and the tokenizer."""
     import torch
-    from peft import PeftConfig, PeftModel
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import find_adapter_config_file
+    from peft import PeftModel
+    from transformers import AutoTokenizer
 
-    base, adapter = arguments.model, arguments.adapter
-    if adapter is None and find_adapter_config_file(base) is not None:
-        base, adapter = PeftConfig.from_pretrained(base).base_model_name_or_path, base
+    base, adapter = (arguments.model, arguments.adapter) if arguments.adapter else split_adapter(arguments.model)
     options = {"trust_remote_code": True} if arguments.trust_remote_code else {}
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(base, **options)
-        model = AutoModelForCausalLM.from_pretrained(base, dtype=arguments.dtype, **options)
-    except OSError as error:  # which seldom says what it was looking for
-        raise OSError(f"`model` is '{base}', which cannot be loaded: {error}") from error
+    model = load_model(base, "model", dtype=arguments.dtype, **options)
+    tokenizer = AutoTokenizer.from_pretrained(base, **options)
     if adapter is not None:
         model = PeftModel.from_pretrained(model, adapter).merge_and_unload()
     device = "cpu"
@@ -293,7 +287,7 @@ def evaluate(arguments: EvalArguments) -> dict[str, Any] | None:
     Returns:
         `dict` or `None`: the results; `None` where other shards have work left.
     """
-    check_model(SimpleNamespace(model_name_or_path=arguments.model))
+    check_model(arguments.model, setting="model")
     benchmarks = [load_benchmark(name.strip(), arguments.num_problems) for name in arguments.benchmarks.split(",")]
     prompt_format, said = settle_prompt_format(arguments)
     if all("prompt" in row for problems in benchmarks for row in problems.rows):
@@ -302,21 +296,26 @@ def evaluate(arguments: EvalArguments) -> dict[str, Any] | None:
     settings = settle_settings(arguments, prompt_format, checksums)
     for line in said:
         print(f"Note: {line}")
-    folder, summaries = Path(arguments.output_dir), []
+    folder = Path(arguments.output_dir)
     places = [folder / "records" / problems.name for problems in benchmarks]
+
+    def read() -> list[Collected]:
+        return [collect(*each, arguments.n) for each in zip(benchmarks, places, strict=True)]
+
+    found = [] if arguments.rescore else read()
     if arguments.rescore:
         for problems, place in zip(benchmarks, places, strict=True):
             rescore(problems, place)
-    elif any(count_missing(*each, arguments.n) for each in zip(benchmarks, places, strict=True)):
+        found = read()
+    elif any(each.missing for each in found):
         sample_missing(arguments, benchmarks, places, prompt_format)
-    for problems, place in zip(benchmarks, places, strict=True):
-        if count_missing(problems, place, arguments.n) == 0:
-            summaries.append(summarize(problems, place, arguments.n, arguments.ks))
-    if len(summaries) < len(benchmarks):
+        found = read()
+    if any(each.missing for each in found):
         print("This shard is done. The last one to end writes the results.")
         return None
+    summaries = [summarize(each, arguments.ks) for each in found]
     results = write_results(folder, settings | {"notes": said}, summaries)
-    draw_curves(results, folder / "pass_at_k.png")
+    draw_panels({"pass@k": {each["benchmark"]: each["pass_at_k"] for each in summaries}}, folder / "pass_at_k.png")
     table = markdown_table(results, shown_ks(arguments.ks))
     (folder / "results.md").write_text(table + "\n", encoding="utf-8")
     print(f"\n{table}\n\nIn percent, with 95 % intervals over problems.")

@@ -173,7 +173,7 @@ def splits_of(training_args: "TrainingArguments") -> tuple[str, ...]:
 
 def prepare(script_args: DataArguments, training_args: "TrainingArguments", model_args: "ModelConfig") -> None:
     """Checks what every command has in common, and settles where it resumes and how the model is loaded."""
-    check_model(model_args)
+    check_model(model_args.model_name_or_path)
     check_processes(training_args)
     missing = missing_extras(training_args, model_args)
     if missing and not script_args.dry_run:

@@ -16,8 +16,10 @@ from .arguments import GuideArguments
 from .checks import check_model
 from .config import SAGEGRPOConfig
 from .data.load import ANSWER_COLUMNS
+from .data.prompts import prompt_text
 from .guides import GuideFunction, GuideSignals, Rollout
 from .launch import model_init_kwargs
+from .loading import load_model, split_adapter
 from .recipe import parse_mapping
 from .rewards import resolve_reward
 from .sampling import end_tokens, pad_rows, sample, score, until_end
@@ -77,36 +79,26 @@ def load_models(
     script_args: GuideArguments, training_args: SAGEGRPOConfig, model_args: ModelConfig, start: str | None = None
 ) -> Models:
     """Policy and reference; `start` is the reference of a whole model that a run left, if the user names none."""
-    from peft import PeftConfig, PeftModel
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import find_adapter_config_file
+    from peft import PeftModel
 
     name = script_args.model or model_args.model_name_or_path
-    model_args.model_name_or_path = name
-    check_model(model_args)
-    adapted = find_adapter_config_file(name) is not None
-    base = name
-    if adapted:
-        base = PeftConfig.from_pretrained(name).base_model_name_or_path
-        model_args.model_name_or_path = base
+    check_model(name, setting="model")
+    base, adapter = split_adapter(name)
+    model_args.model_name_or_path = base  # whose tokenizer is used
     kwargs = {
         **model_init_kwargs(training_args, model_args),
         **parse_mapping(training_args.model_init_kwargs, "model_init_kwargs"),
         "quantization_config": get_quantization_config(model_args),
     }
 
-    def load(path):
-        try:
-            return AutoModelForCausalLM.from_pretrained(path, **kwargs).to(training_args.device).eval()
-        except OSError as error:  # which seldom says what it was looking for
-            raise OSError(f"the model '{path}' cannot be loaded: {error}") from error
-
-    policy = load(base)
-    wanted = script_args.ref_model if adapted else script_args.ref_model or start
-    ref = load(wanted) if wanted not in (None, base) else None
-    if adapted:
-        policy = PeftModel.from_pretrained(policy, name).eval()
-    return Models(policy, ref, adapted)
+    policy = load_model(base, "model", **kwargs).to(training_args.device)
+    wanted = script_args.ref_model if adapter else script_args.ref_model or start
+    ref = None
+    if wanted not in (None, base):
+        ref = load_model(wanted, "ref_model", **kwargs).to(training_args.device)
+    if adapter:
+        policy = PeftModel.from_pretrained(policy, adapter).eval()
+    return Models(policy, ref, adapted=adapter is not None)
 
 
 def given_completions(row: dict[str, Any]) -> list[str] | None:
@@ -141,7 +133,7 @@ def observe(
     prompts, prompt_ids, completions, scores, groups = [], [], [], [], []
     device, ends = models.policy.device, end_tokens(models.policy, tokenizer)
     for index, row in enumerate(tqdm(rows, desc="problems", unit="problem", disable=args.disable_tqdm)):
-        text = tokenizer.apply_chat_template(row["prompt"], tokenize=False, add_generation_prompt=True, **template)
+        text = prompt_text(row["prompt"], tokenizer, template)
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         given = given_completions(row)
         if given is not None:
@@ -179,8 +171,7 @@ def observe(
         entropies=entropies,
         ref_entropies=ref_entropies,
         completion_ids=completion_ids,
-        # On the left, as in training
-        prompt_ids=pad_rows([prompt_ids[i][::-1] for i in groups], tokenizer.pad_token_id or 0, device)[0].flip(-1),
+        prompt_ids=pad_rows([prompt_ids[i] for i in groups], tokenizer.pad_token_id or 0, device, side="left")[0],
         tokenizer=tokenizer,
         step=step,
         max_steps=max_steps,

@@ -3,6 +3,7 @@
 One prompt at a time, so that nothing is padded on the left.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -36,11 +37,16 @@ def until_end(row: list[int], ends: list[int]) -> list[int]:
     return row[: last + 1]
 
 
-def pad_rows(rows: list[list[int]], pad: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids padded on the right, and where they count. Shapes `(B, T)`, the second boolean."""
-    ids = pad_sequence([torch.tensor(row, device=device) for row in rows], batch_first=True, padding_value=pad)
-    lengths = torch.tensor([len(row) for row in rows], device=device)
-    return ids.long(), torch.arange(ids.size(1), device=device) < lengths.unsqueeze(1)
+def pad_rows(
+    rows: Sequence[Sequence[int]], pad: int, device: torch.device, side: str = "right"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids padded on one side, and where they count. Shapes `(B, T)`, the second boolean."""
+    ids = [torch.tensor(row, dtype=torch.long, device=device) for row in rows]
+    valid = [torch.ones_like(row, dtype=torch.bool) for row in ids]
+    return (
+        pad_sequence(ids, batch_first=True, padding_value=pad, padding_side=side),
+        pad_sequence(valid, batch_first=True, padding_value=False, padding_side=side),
+    )
 
 
 @torch.inference_mode()

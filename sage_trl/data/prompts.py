@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..imports import nearest
 
@@ -155,6 +155,19 @@ def make_completion(solution: str, answer: str, prompt_format: str, markers: Ite
     elif form.boxed and not last_box(summary or ("" if form.reasoning else text)):
         text += f"\n\n\\boxed{{{answer}}}"
     return [{"role": "assistant", "content": text}]
+
+
+def prompt_text(
+    prompt: str | list[dict[str, str]],
+    tokenizer: "PreTrainedTokenizerBase",
+    chat_template_kwargs: dict[str, Any] | None = None,
+) -> str:
+    """A prompt as the model sees it: messages by the chat template, a text as it is."""
+    if isinstance(prompt, str):
+        return prompt
+    return tokenizer.apply_chat_template(
+        prompt, tokenize=False, add_generation_prompt=True, **(chat_template_kwargs or {})
+    )
 
 
 def control_markers(tokenizer: "PreTrainedTokenizerBase", prompt_format: str) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from transformers import DynamicCache, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from ..sampling import end_tokens, until_end
+from ..sampling import end_tokens, pad_rows, until_end
 from ..seeds import derive_generator
 
 if TYPE_CHECKING:
@@ -119,7 +119,8 @@ class TransformersBackend:
             prompt_ids: row for row, prompt_ids in enumerate(dict.fromkeys(each.prompt_ids for each in requests))
         }
         prompt_of = torch.tensor([prompts[request.prompt_ids] for request in requests], device=device)
-        ids, mask = (part.to(device) for part in self._pad_left(list(prompts)))
+        ids, mask = pad_rows(list(prompts), 0, device, side="left")
+        mask = mask.long()
         cache = DynamicCache(config=self.model.config)
         positions = (mask.cumsum(1) - 1).clamp(min=0)
         scores = self._forward(ids, mask, positions, cache)[prompt_of]
@@ -155,15 +156,6 @@ class TransformersBackend:
             use_cache=True,
             logits_to_keep=1,
         ).logits[:, -1]
-
-    def _pad_left(self, prompts: list[tuple[int, ...]]) -> tuple[torch.Tensor, torch.Tensor]:
-        longest = max(map(len, prompts))
-        ids = torch.zeros(len(prompts), longest, dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        for row, prompt in enumerate(prompts):
-            ids[row, longest - len(prompt) :] = torch.tensor(prompt)
-            mask[row, longest - len(prompt) :] = 1
-        return ids, mask
 
 
 class _OwnRandomness:

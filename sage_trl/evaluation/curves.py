@@ -1,7 +1,6 @@
 """Pictures of pass@k."""
 
 from pathlib import Path
-from typing import Any
 
 MARKED = (1, 4, 16, 64, 256, 1024)
 # Colour-blind safe (Okabe and Ito); marker and dash tell the lines apart in grey too
@@ -20,38 +19,57 @@ def shown_ks(ks: list[int]) -> list[int]:
     return sorted({k for k in ks if k in MARKED} | {ks[0], ks[-1]})
 
 
-def draw_curves(results: dict[str, Any], path: str | Path) -> None:
+def draw_on(axes, figures: dict[str, dict[str, dict]]) -> None:
     """
-    Draws pass@k of every benchmark over k, with bands.
+    Draws pass@k over k with bands, a line for each name.
 
     Args:
-        results (`dict`):
-            What `results.json` holds.
-        path (`str` or `Path`):
-            The picture.
+        axes (`matplotlib.axes.Axes`):
+            Where to draw.
+        figures (`dict[str, dict[str, dict]]`):
+            By name and k, each with `value` and the interval `problems`.
     """
-    from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
-    figure = Figure(figsize=(7.2, 4.6), layout="constrained")
-    axes = figure.add_subplot()
     ticks: set[int] = set()
-    for number, (name, found) in enumerate(results["benchmarks"].items()):
-        ks, look = [int(k) for k in found["pass_at_k"]], LOOKS[number % len(LOOKS)]
-        figures = list(found["pass_at_k"].values())
-        low, high = zip(*(figure["problems"] for figure in figures), strict=True)
+    for number, (name, by_k) in enumerate(figures.items()):
+        ks, look = [int(k) for k in by_k], LOOKS[number % len(LOOKS)]
+        low, high = zip(*(figure["problems"] for figure in by_k.values()), strict=True)
         axes.fill_between(ks, low, high, color=look["color"], alpha=0.13, linewidth=0)
-        axes.plot(ks, [figure["value"] for figure in figures], label=name, markersize=4, **look)
+        values = [figure["value"] for figure in by_k.values()]
+        axes.plot(ks, values, label=name, markersize=4, markevery=[ks.index(k) for k in shown_ks(ks)], **look)
         ticks |= set(shown_ks(ks))
     axes.set_xscale("log", base=2)
     axes.set_xticks(sorted(ticks), [str(k) for k in sorted(ticks)])
     axes.minorticks_off()
     axes.set_ylim(0, 1)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlabel("k, samples per problem")
     axes.set_ylabel("pass@k")
-    axes.set_title("Bands: 95 % interval over problems", fontsize=10)
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="lower right")
+
+
+def draw_panels(panels: dict[str, dict[str, dict[str, dict]]], path: str | Path) -> None:
+    """
+    Draws a picture of panels side by side.
+
+    Args:
+        panels (`dict[str, dict]`):
+            What [`draw_on`] takes, by the panel's title.
+        path (`str` or `Path`):
+            The picture.
+    """
+    from matplotlib.figure import Figure
+
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(max(7.2, 4.4 * columns), 4.4 * rows), layout="constrained")
+    every = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axes, (title, figures) in zip(every, panels.items(), strict=False):
+        draw_on(axes, figures)
+        axes.grid(alpha=0.25)
+        axes.set_title(f"{title}; bands: 95 % interval over problems", fontsize=10)
+    for axes in every[len(panels) :]:
+        axes.set_visible(False)
     figure.savefig(path, dpi=150)

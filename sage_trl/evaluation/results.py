@@ -3,6 +3,7 @@
 import json
 import platform
 from collections import Counter
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,17 +22,49 @@ PACKAGES = ("torch", "transformers", "trl", "peft", "math-verify")
 FAILED = ("timeout", "lost", "failed", "unreadable")
 
 
-def summarize(problems: Problems, folder: str | Path, num_samples: int, ks: list[int]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Collected:
     """
-    Computes everything about a benchmark from its records.
+    The records of a benchmark.
 
     Args:
         problems ([`~sage_trl.evaluation.benchmarks.Problems`]):
             The benchmark.
-        folder (`str` or `Path`):
-            Folder of its records.
         num_samples (`int`):
             Completions of each problem.
+        table (`dict[tuple[int, int], dict]`):
+            Record by the numbers of problem and sample.
+    """
+
+    problems: Problems
+    num_samples: int
+    table: dict[tuple[int, int], dict]
+
+    @property
+    def missing(self) -> int:
+        """How many completions the records lack."""
+        return len(self.problems.rows) * self.num_samples - len(self.table)
+
+
+def collect(problems: Problems, folder: str | Path, num_samples: int) -> Collected:
+    """Reads a benchmark's records. Raises [`ValueError`] if some are of problems that it does not have."""
+    index_of = {row["id"]: index for index, row in enumerate(problems.rows)}
+    table = {}
+    for row in read_records(folder):
+        if row["problem"] not in index_of:
+            raise ValueError(f"'{folder}' has records of a problem '{row['problem']}' that {problems.name} has not.")
+        if row["sample"] < num_samples:
+            table[index_of[row["problem"]], row["sample"]] = row
+    return Collected(problems, num_samples, table)
+
+
+def summarize(collected: Collected, ks: list[int]) -> dict[str, Any]:
+    """
+    Computes everything about a benchmark from its records.
+
+    Args:
+        collected ([`Collected`]):
+            The records.
         ks (`list[int]`):
             Numbers of tries.
 
@@ -40,11 +73,13 @@ def summarize(problems: Problems, folder: str | Path, num_samples: int, ks: list
         [`~sage_trl.evaluation.intervals`] explains them.
 
     Raises:
-        [`ValueError`]: records are missing, or are of problems that the benchmark does not have.
+        [`ValueError`]: records are missing.
     """
-    table = _collect(problems, folder, num_samples)
-    if missing := len(problems.rows) * num_samples - len(table):
-        raise ValueError(f"'{folder}' lacks {missing:,} completions. Run the rest, or the other shards.")
+    problems, num_samples, table = collected.problems, collected.num_samples, collected.table
+    if collected.missing:
+        raise ValueError(
+            f"'{problems.name}' lacks {collected.missing:,} completions. Run the rest, or the other shards."
+        )
     rows = [[table[index, sample] for sample in range(num_samples)] for index in range(len(problems.rows))]
     correct = np.array([sum(row["verdict"] == "right" for row in each) for each in rows])
     votes = [_votes(each) for each in rows]
@@ -64,22 +99,6 @@ def summarize(problems: Problems, folder: str | Path, num_samples: int, ks: list
         "verdicts": dict(sorted(Counter(row["verdict"] for row in every).items())),
         "correct": {row["id"]: int(count) for row, count in zip(problems.rows, correct, strict=True)},
     }
-
-
-def count_missing(problems: Problems, folder: str | Path, num_samples: int) -> int:
-    """How many completions the records lack."""
-    return len(problems.rows) * num_samples - len(_collect(problems, folder, num_samples))
-
-
-def _collect(problems: Problems, folder: str | Path, num_samples: int) -> dict[tuple[int, int], dict]:
-    index_of = {row["id"]: index for index, row in enumerate(problems.rows)}
-    table = {}
-    for row in read_records(folder):
-        if row["problem"] not in index_of:
-            raise ValueError(f"'{folder}' has records of a problem '{row['problem']}' that {problems.name} has not.")
-        if row["sample"] < num_samples:
-            table[index_of[row["problem"]], row["sample"]] = row
-    return table
 
 
 def _with_intervals(n: int, correct: np.ndarray, k: int) -> dict[str, Any]:
@@ -122,15 +141,17 @@ def write_results(folder: str | Path, settings: dict[str, Any], benchmarks: list
     return results
 
 
+def percent_cell(figure: dict[str, Any]) -> str:
+    """A figure in percent with its interval over problems."""
+    low, high = figure["problems"]
+    return f"{100 * figure['value']:.1f} ({100 * low:.1f} to {100 * high:.1f})"
+
+
 def markdown_table(results: dict[str, Any], ks: list[int]) -> str:
     """Pass@k of each benchmark in percent, with its 95 % interval over problems."""
     lines = ["| benchmark | " + " | ".join(f"pass@{k}" for k in ks) + " |", "| --- |" + " --- |" * len(ks)]
     for name, found in results["benchmarks"].items():
-        cells = []
-        for k in ks:
-            figure = found["pass_at_k"][str(k)]
-            low, high = figure["problems"]
-            cells.append(f"{100 * figure['value']:.1f} ({100 * low:.1f} to {100 * high:.1f})")
+        cells = [percent_cell(found["pass_at_k"][str(k)]) for k in ks]
         lines.append(f"| {name}, {found['problems']} problems x {found['samples']} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

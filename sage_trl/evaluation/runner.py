@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
-from ..data.prompts import control_markers, make_prompt
+from ..data.prompts import control_markers, make_prompt, prompt_text
 from ..rewards import countdown
 from ..rewards.answers import extract
 from ..rewards.math import verdicts
@@ -96,10 +96,7 @@ def encode_prompts(
     """Token ids of each problem's prompt, as training has them."""
     markers = control_markers(tokenizer, prompt_format)
     messages = [row.get("prompt") or make_prompt(row["problem"], prompt_format, markers) for row in problems.rows]
-    texts = [
-        tokenizer.apply_chat_template(each, tokenize=False, add_generation_prompt=True, **(chat_template_kwargs or {}))
-        for each in messages
-    ]
+    texts = [prompt_text(each, tokenizer, chat_template_kwargs) for each in messages]
     return [tuple(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
 
 
@@ -184,14 +181,14 @@ def run_benchmark(
         records.append(rows)
         return rows
 
-    lengths = [len(ids) for ids in prompt_ids]
+    planned = list(plan([len(ids) for ids in prompt_ids], num_samples, batch_size, shard))
     batches = [
         (batch, missing)
-        for batch in plan(lengths, num_samples, batch_size, shard)
+        for batch in planned
         if (missing := [task for task in batch if (task.problem, task.sample) not in done])
     ]
     began, tokens = time.monotonic(), 0
-    total = sum(len(batch) for batch in plan(lengths, num_samples, batch_size, shard))
+    total = sum(map(len, planned))
     bar = progress(
         total=total,
         initial=total - sum(len(missing) for _, missing in batches),

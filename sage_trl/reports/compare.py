@@ -7,7 +7,8 @@ import numpy as np
 from markupsafe import Markup
 
 from ..evaluation.comparison import BANDS
-from ..evaluation.curves import LOOKS, shown_ks
+from ..evaluation.curves import draw_on, shown_ks
+from ..evaluation.results import percent_cell
 from .page import INK, picture, render, write
 
 
@@ -63,11 +64,6 @@ def _sentences(pair: dict[str, Any]) -> list[str]:
     return said
 
 
-def _cell(figure: dict[str, Any]) -> str:
-    low, high = figure["problems"]
-    return f"{100 * figure['value']:.1f} ({100 * low:.1f} to {100 * high:.1f})"
-
-
 def describe(comparison: dict[str, Any]) -> list[dict[str, Any]]:
     """Each benchmark in words and cells."""
     described = []
@@ -80,7 +76,7 @@ def describe(comparison: dict[str, Any]) -> list[dict[str, Any]]:
                 "name": name,
                 "about": f"{found['problems']} problems; samples of each: {samples}.",
                 "ks": ks,
-                "table": [(model, [_cell(found["pass_at_k"][model][str(k)]) for k in ks]) for model in models],
+                "table": [(model, [percent_cell(found["pass_at_k"][model][str(k)]) for k in ks]) for model in models],
                 "pairs": [describe_pair(pair, ks) for pair in found["pairs"]],
             }
         )
@@ -164,26 +160,6 @@ def curves(figures: dict[str, dict[str, dict]]) -> Markup:
     with picture(6.4, 3.6) as (_, axes, made):
         draw_on(axes, figures)
     return made[0]
-
-
-def draw_on(axes, figures: dict[str, dict[str, dict]]) -> None:
-    """Curves of several models on matplotlib axes."""
-    from matplotlib.ticker import PercentFormatter
-
-    for number, (model, by_k) in enumerate(figures.items()):
-        ks, look = [int(k) for k in by_k], LOOKS[number % len(LOOKS)]
-        low, high = zip(*(figure["problems"] for figure in by_k.values()), strict=True)
-        axes.fill_between(ks, low, high, color=look["color"], alpha=0.13, linewidth=0)
-        values = [figure["value"] for figure in by_k.values()]
-        axes.plot(ks, values, label=model, markersize=4, markevery=[ks.index(k) for k in shown_ks(ks)], **look)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(shown_ks(ks), [str(k) for k in shown_ks(ks)])
-    axes.minorticks_off()
-    axes.set_ylim(0, 1)
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.set_xlabel("k, samples per problem")
-    axes.set_ylabel("pass@k")
-    axes.legend(frameon=False, loc="lower right")
 
 
 def scatter(before: np.ndarray, after: np.ndarray, x_name: str, y_name: str) -> Markup:

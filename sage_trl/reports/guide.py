@@ -80,6 +80,16 @@ class GuideView:
     def log_q_sums(self) -> np.ndarray:
         return self.table.groupby("completion")["log_q"].sum().to_numpy()
 
+    @cached_property
+    def scale(self) -> float:
+        """The log q that has the fullest colour."""
+        return float(self.table["log_q"].abs().max()) or 0.01
+
+    @property
+    def columns(self) -> list[str]:
+        """The table's columns that are shown of a token."""
+        return [name for name in SHOWN if name in self.table]
+
     @property
     def title(self) -> str:
         return f"Guide {describe_guide(self.guide)}"
@@ -167,10 +177,8 @@ def write_page(view: GuideView, path: str | Path) -> None:
         path (`str` or `Path`):
             The file.
     """
-    columns = [name for name in SHOWN if name in view.table]
-    scale = float(view.table["log_q"].abs().max()) or 0.01
     completions = [
-        {"facts": view.facts(index), "tokens": tokens_of(rows, columns, scale)}
+        {"facts": view.facts(index), "tokens": tokens_of(rows, view.columns, view.scale)}
         for index, rows in view.table.groupby("completion")
     ]
     prompts = [{"text": text, "completions": []} for text in view.seen.prompts]
@@ -184,8 +192,8 @@ def write_page(view: GuideView, path: str | Path) -> None:
         figures=view.figures,
         pictures=pictures_of(view),
         prompts=prompts,
-        scale=scale,
-        names=[SHOWN[name] for name in columns],
+        scale=view.scale,
+        names=[SHOWN[name] for name in view.columns],
     )
     write(path, html)
 
@@ -287,21 +295,19 @@ def print_view(view: GuideView, shown: int = 2, tokens: int = 400) -> None:
     for name, value in view.figures:
         facts.add_row(Text(name, style="dim"), Text(value))
     console.print(facts)
-    scale = float(view.table["log_q"].abs().max()) or 0.01
-    farthest = view.table.loc[view.table["log_q"].abs().sort_values(ascending=False, kind="stable").index[:8]]
     if view.touched:
-        columns = [name for name in SHOWN if name in view.table]
+        farthest = view.table.loc[view.table["log_q"].abs().sort_values(ascending=False, kind="stable").index[:8]]
         top = Table(title="Tokens whose q is farthest from 1", title_justify="left", box=None, padding=(0, 2, 0, 0))
-        for name in ("token", *(name.replace("_", " ") for name in columns)):
+        for name in ("token", *(name.replace("_", " ") for name in view.columns)):
             top.add_column(name, justify="left" if name == "token" else "right")
         for _, row in farthest.iterrows():
-            top.add_row(Text(repr(row["token"])), *(f"{row[name]:.3f}" for name in columns))
+            top.add_row(Text(repr(row["token"])), *(f"{row[name]:.3f}" for name in view.columns))
         console.print("", top)
     for index, rows in list(view.table.groupby("completion"))[:shown]:
         console.print("", Text(" · ".join(str(part) for part in _plain(view.facts(index))), style="dim"))
         text = Text()
         for token, log_q in zip(rows["token"][:tokens], rows["log_q"], strict=False):
-            text.append(printable(token), style=_shade(log_q / scale))
+            text.append(printable(token), style=_shade(log_q / view.scale))
         console.print(text.append(" [...]", style="dim") if len(rows) > tokens else text)
     for remark in view.remarks:
         console.print("", Text(remark, style="bold yellow"))

@@ -10,7 +10,7 @@ import pytest
 from sage_trl.compare import run
 from sage_trl.evaluation.benchmarks import Problems
 from sage_trl.evaluation.records import Records
-from sage_trl.evaluation.results import summarize, write_results
+from sage_trl.evaluation.results import collect, summarize, write_results
 
 IDS = [f"p{i}" for i in range(40)]
 
@@ -29,7 +29,7 @@ def write_evaluation(folder, rates, seed, n=16, names=("math500", "<b>own</b>"))
                     for i, each in enumerate(right)
                 ]
             )
-        summaries.append(summarize(problems, records.folder, n, [1, 4, 16]))
+        summaries.append(summarize(collect(problems, records.folder, n), [1, 4, 16]))
     write_results(folder, {}, summaries)
     return folder
 
@@ -127,7 +127,7 @@ def test_results_by_hand(tmp_path):
                 for i, answer in enumerate(answers)
             ]
         )
-    found = summarize(problems, tmp_path, 8, [1, 2, 8])
+    found = summarize(collect(problems, tmp_path, 8), [1, 2, 8])
     assert found["correct"] == {"a": 0, "b": 1, "c": 4, "d": 8}
     # pass@2: 0; 1 - C(7,2)/C(8,2) = 1/4; 1 - C(4,2)/C(8,2) = 11/14; 1
     by_hand = {"1": (0 + 1 / 8 + 1 / 2 + 1) / 4, "2": (0 + 1 / 4 + 11 / 14 + 1) / 4, "8": 3 / 4}
@@ -144,6 +144,6 @@ def test_missing_records_are_no_results(tmp_path):
     problems = Problems("x", [{"id": "a", "answer": "1"}], "x")
     Records(tmp_path).append([{"problem": "a", "sample": 0, "verdict": "right"}])
     with pytest.raises(ValueError, match="lacks 3 completions"):
-        summarize(problems, tmp_path, 4, [1])
+        summarize(collect(problems, tmp_path, 4), [1])
     with pytest.raises(ValueError, match="a problem 'a' that y has not"):
-        summarize(Problems("y", [{"id": "b"}], "x"), tmp_path, 1, [1])
+        summarize(collect(Problems("y", [{"id": "b"}], "x"), tmp_path, 1), [1])
