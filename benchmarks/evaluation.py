@@ -21,11 +21,12 @@ from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
-from sage_trl.evaluation.backends import Request, Sampling, TransformersBackend
+from sage_trl.evaluation.backends import Request, Sampling
 from sage_trl.evaluation.benchmarks import Problems, load_benchmark
 from sage_trl.evaluation.records import Records
 from sage_trl.evaluation.results import collect, summarize
 from sage_trl.evaluation.runner import encode_prompts, run_benchmark
+from sage_trl.evaluation.transformers_backend import TransformersBackend
 from sage_trl.rewards.countdown import is_correct
 
 
@@ -77,7 +78,7 @@ class StandIn:
         self.ends = [tokenizer.eos_token_id]
         self.answers, self.source = numbers, random.Random(0)
 
-    def generate(self, requests: list[Request]) -> list[list[int]]:
+    def generate(self, requests: list[Request], ended=None) -> list[list[int]]:
         return [self.source.choice(self.answers) for _ in requests]
 
 

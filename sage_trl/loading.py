@@ -1,9 +1,20 @@
 """Loads models to look at and to evaluate: whole ones and adapters, by Hub id or folder."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+@contextmanager
+def naming(name: str, setting: str) -> Iterator[None]:
+    """Adds to an error of loading what was looked for, which it seldom says."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(f"`{setting}` is '{name}', which cannot be loaded: {error}") from error
 
 
 def split_adapter(name: str) -> tuple[str, str | None]:
@@ -33,7 +44,17 @@ def load_model(name: str, setting: str, **kwargs) -> "PreTrainedModel":
     """
     from transformers import AutoModelForCausalLM
 
-    try:
+    with naming(name, setting):
         return AutoModelForCausalLM.from_pretrained(name, **kwargs).eval()
-    except OSError as error:  # which seldom says what it was looking for
-        raise OSError(f"`{setting}` is '{name}', which cannot be loaded: {error}") from error
+
+
+def load_tokenizer(base: str, adapter: str | None, trust_remote_code: bool = False) -> "PreTrainedTokenizerBase":
+    """The adapter's own where it has one, since its chat template and end token may be others than the base's."""
+    from transformers import AutoTokenizer
+    from transformers.utils import cached_file
+
+    own = adapter is not None and cached_file(
+        adapter, "tokenizer_config.json", _raise_exceptions_for_missing_entries=False
+    )
+    with naming(base, "model"):
+        return AutoTokenizer.from_pretrained(adapter if own else base, trust_remote_code=trust_remote_code)

@@ -131,7 +131,7 @@ def observe(
         if (value := getattr(args, name)) is not None
     } | parse_mapping(args.generation_kwargs, "generation_kwargs")
     prompts, prompt_ids, completions, scores, groups = [], [], [], [], []
-    device, ends = models.policy.device, end_tokens(models.policy, tokenizer)
+    device, ends = models.policy.device, end_tokens(models.policy.generation_config, tokenizer)
     for index, row in enumerate(tqdm(rows, desc="problems", unit="problem", disable=args.disable_tqdm)):
         text = prompt_text(row["prompt"], tokenizer, template)
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]

@@ -10,19 +10,19 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 # Numbers of float32 that the logits of one forward pass may take, and positions whose distributions are held at once
 MAX_LOGITS = 2**28
 POSITIONS = 256
 
 
-def end_tokens(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> list[int]:
+def end_tokens(settings: "GenerationConfig", tokenizer: "PreTrainedTokenizerBase") -> list[int]:
     """
     The tokens that end a completion: the tokenizer's, and every one that the model's generation settings name, as in
     training. Raises [`ValueError`] where there is none.
     """
-    named = model.generation_config.eos_token_id
+    named = settings.eos_token_id
     named = [] if named is None else [named] if isinstance(named, int) else list(named)
     ends = [tokenizer.eos_token_id, *named]
     ends = [token for token in dict.fromkeys(ends) if token is not None]
@@ -85,7 +85,7 @@ def sample(
         `list[list[int]]`: token ids, the end token included where there is one.
     """
     ids = torch.tensor([prompt_ids], device=model.device).expand(num_samples, -1)
-    ends = end_tokens(model, tokenizer)
+    ends = end_tokens(model.generation_config, tokenizer)
     devices = [model.device] if model.device.type != "cpu" else []
     with torch.random.fork_rng(devices, device_type=model.device.type if devices else "cuda"):
         torch.manual_seed(seed)  # `generate` draws from the global generator

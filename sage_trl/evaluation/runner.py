@@ -189,13 +189,8 @@ def run_benchmark(
     ]
     began, tokens = time.monotonic(), 0
     total = sum(map(len, planned))
-    bar = progress(
-        total=total,
-        initial=total - sum(len(missing) for _, missing in batches),
-        desc=problems.name,
-        unit="completion",
-        unit_scale=True,
-    )
+    ready = total - sum(len(missing) for _, missing in batches)
+    bar = progress(total=total, initial=ready, desc=problems.name, unit="completion", unit_scale=True)
     with bar, ThreadPoolExecutor(max_workers=1) as background:
         waiting = None
         for batch, missing in batches:
@@ -204,16 +199,18 @@ def run_benchmark(
                 Request(prompt_ids[task.problem], place_of(seed, problems.rows[task.problem]["id"], task.sample))
                 for task in batch
             ]
-            sampled = dict(zip(batch, backend.generate(requests), strict=True))
+            sampled = dict(zip(batch, backend.generate(requests, bar.update), strict=True))
             tokens += sum(len(ids) for ids in sampled.values())
             if waiting is not None:
                 note(waiting.result())
             waiting = background.submit(finish, missing, [sampled[task] for task in missing])
-            bar.update(len(missing))
-            bar.set_postfix_str(_so_far(rates(), tokens / (time.monotonic() - began)), refresh=False)
+            # What a batch reported may be less, or more where it was begun again
+            ready += len(missing)
+            bar.update(ready - bar.n)
+            bar.set_postfix_str(_so_far(rates(), len(problems.rows), tokens / (time.monotonic() - began)))
         if waiting is not None:
             note(waiting.result())
-        bar.set_postfix_str(_so_far(rates(), tokens / max(1e-9, time.monotonic() - began)))
+        bar.set_postfix_str(_so_far(rates(), len(problems.rows), tokens / max(1e-9, time.monotonic() - began)))
 
 
 def rescore(problems: Problems, folder: Path) -> None:
@@ -243,9 +240,10 @@ def rescore(problems: Problems, folder: Path) -> None:
             path.unlink()
 
 
-def _so_far(rates: np.ndarray, speed: float) -> str:
+def _so_far(rates: np.ndarray, num_problems: int, speed: float) -> str:
     """Pass@1 of the problems that are done, and how sure that is for all of them."""
+    said = f"{len(rates)} of {num_problems} problems, {speed:,.0f} tokens/s"
     if not len(rates):
-        return f"{speed:,.0f} tokens/s"
+        return said
     low, high = bootstrap_interval(rates, num_resamples=200)
-    return f"pass@1 {100 * rates.mean():.1f} % ({100 * low:.1f} to {100 * high:.1f}), {speed:,.0f} tokens/s"
+    return f"{said}, pass@1 {100 * rates.mean():.1f} % ({100 * low:.1f} to {100 * high:.1f})"

@@ -14,12 +14,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from sage_trl.eval import parse, run
+from sage_trl.eval import run
 from sage_trl.evaluation import runner
-from sage_trl.evaluation.backends import Request, Sampling, TransformersBackend
+from sage_trl.evaluation.backends import Request, Sampling
 from sage_trl.evaluation.pass_at_k import pass_at_k
 from sage_trl.evaluation.records import read_records
 from sage_trl.evaluation.runner import Judge, plan
+from sage_trl.evaluation.settings import parse
+from sage_trl.evaluation.transformers_backend import TransformersBackend
 from sage_trl.seeds import derive_generator
 
 ROOT = Path(__file__).parents[2]
@@ -258,11 +260,11 @@ def test_a_batch_too_large_for_memory_is_halved(engine, monkeypatch):
     backend = TransformersBackend(*engine, Sampling(max_tokens=4))
     expected, original, sizes = backend.generate(requests_of(engine[1], 9)), TransformersBackend._generate, []
 
-    def small(self, requests):
+    def small(self, requests, ended):
         sizes.append(len(requests))
         if len(requests) > 3:
             raise torch.OutOfMemoryError
-        return original(self, requests)
+        return original(self, requests, ended)
 
     monkeypatch.setattr(TransformersBackend, "_generate", small)
     assert backend.generate(requests_of(engine[1], 9)) == expected
