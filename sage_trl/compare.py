@@ -14,6 +14,7 @@ from typing import Any
 from .evaluation.comparison import compare, match
 from .evaluation.curves import draw_panels
 from .evaluation.results import RESULTS
+from .evaluation.settings import parse_ks
 from .launch import mistakes_as_one_line
 
 
@@ -21,6 +22,7 @@ def make_parser(prog: str | None = None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=prog, description="Compares evaluations of the same problems.")
     parser.add_argument("evaluations", nargs="+", metavar="name=folder", help="what `sage-trl eval` wrote, by a name")
     parser.add_argument("--output", type=Path, default=Path("outputs/report"), help="folder of the report")
+    parser.add_argument("--k", help="numbers of tries, separated by commas; default: those of the evaluations")
     parser.add_argument("--latex", action="store_true", help="print rows for a LaTeX table as well")
     return parser
 
@@ -43,7 +45,7 @@ def load(evaluations: list[str]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def write_report(found: dict[str, dict[str, Any]], folder: Path) -> dict[str, Any]:
+def write_report(found: dict[str, dict[str, Any]], folder: Path, ks: list[int] | None = None) -> dict[str, Any]:
     """
     Compares evaluations and writes the report.
 
@@ -52,13 +54,15 @@ def write_report(found: dict[str, dict[str, Any]], folder: Path) -> dict[str, An
             Contents of each `results.json` by the evaluation's name; the first is the base.
         folder (`Path`):
             Where `index.html`, `report.md`, `pass_at_k.png` and `compare.json` go.
+        ks (`list[int]`, *optional*):
+            Numbers of tries. Defaults to all those of the evaluations that no number of samples falls short of.
 
     Returns:
         `dict`: what `compare.json` holds.
     """
     from .reports.compare import markdown, write_page
 
-    ks = sorted({int(k) for each in found.values() for b in each["benchmarks"].values() for k in b["pass_at_k"]})
+    ks = ks or sorted({int(k) for each in found.values() for b in each["benchmarks"].values() for k in b["pass_at_k"]})
     comparison = compare(found, ks)
     rates = {
         name: {
@@ -82,7 +86,8 @@ def run(argv: list[str] | None = None, prog: str | None = None) -> None:
     """Compares as the command line says. A mistake is one line and exit code 2."""
     options = make_parser(prog or "python -m sage_trl.compare").parse_args(sys.argv[1:] if argv is None else argv)
     with mistakes_as_one_line(ValueError, OSError):
-        comparison = write_report(load(options.evaluations), options.output)
+        ks = None if options.k is None else parse_ks(options.k)
+        comparison = write_report(load(options.evaluations), options.output, ks)
     from .reports.compare import latex, markdown
 
     print(markdown(comparison))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .checks import check_model
 from .evaluation.backends import Backend
-from .evaluation.benchmarks import Problems, load_benchmark
+from .evaluation.benchmarks import Problems, load_benchmarks
 from .evaluation.curves import draw_panels, shown_ks
 from .evaluation.records import Records
 from .evaluation.results import RESULTS, Collected, collect, markdown_table, summarize, warnings_of, write_results
@@ -59,7 +59,7 @@ def evaluate(arguments: EvalArguments) -> dict[str, Any] | None:
         `dict` or `None`: the results; `None` where other shards have work left.
     """
     check_model(arguments.model, setting="model")
-    benchmarks = [load_benchmark(name.strip(), arguments.num_problems) for name in arguments.benchmarks.split(",")]
+    benchmarks = load_benchmarks(arguments.benchmarks, arguments.num_problems)
     prompt_format, said = settle_prompt_format(arguments)
     if all("prompt" in row for problems in benchmarks for row in problems.rows):
         said = []  # the task's own prompts are used
@@ -74,6 +74,11 @@ def evaluate(arguments: EvalArguments) -> dict[str, Any] | None:
         return [collect(*each, arguments.n) for each in zip(benchmarks, places, strict=True)]
 
     found = [] if arguments.rescore else read()
+    if arguments.keep_text and any("text" not in row for each in found for row in each.table.values()):
+        raise ValueError(
+            f"`keep_text` is set, but '{folder}' holds completions whose texts were not kept. Set `output_dir` to "
+            "another folder, or `keep_text` to false."
+        )
     if arguments.rescore:
         for problems, place in zip(benchmarks, places, strict=True):
             rescore(problems, place)
@@ -86,8 +91,10 @@ def evaluate(arguments: EvalArguments) -> dict[str, Any] | None:
         return None
     summaries = [summarize(each, arguments.ks) for each in found]
     results = write_results(folder, settings | {"notes": said}, summaries)
-    draw_panels({"pass@k": {each["benchmark"]: each["pass_at_k"] for each in summaries}}, folder / "pass_at_k.png")
-    table = markdown_table(results, shown_ks(arguments.ks))
+    draw_panels(
+        {"pass@k": {name: each["pass_at_k"] for name, each in results["benchmarks"].items()}}, folder / "pass_at_k.png"
+    )
+    table = markdown_table(results, shown_ks(arguments.ks) if arguments.k is None else arguments.ks)
     (folder / "results.md").write_text(table + "\n", encoding="utf-8")
     print(f"\n{table}\n\nIn percent, with 95 % intervals over problems.")
     for line in (line for found in summaries for line in warnings_of(found)):

@@ -84,13 +84,26 @@ class Problems:
     task: str = "math"
 
 
+def load_benchmarks(names: str, num_problems: int | None = None) -> list[Problems]:
+    """Benchmarks separated by commas, as of [`load_benchmark`]. Raises [`ValueError`] where two have the same name."""
+    found = [load_benchmark(name.strip(), num_problems) for name in names.split(",")]
+    for name, count in Counter(problems.name for problems in found).items():
+        if count > 1:
+            raise ValueError(
+                f"`benchmarks` holds {count} that are called '{name}', and results are kept by name. Write "
+                "othername=file for one of them."
+            )
+    return found
+
+
 def load_benchmark(name: str, num_problems: int | None = None) -> Problems:
     """
     Loads a benchmark.
 
     Args:
         name (`str`):
-            A name of this table, `"countdown"`, a file, or `name=file` for a benchmark of the table from a local copy.
+            A name of this table, `"countdown"`, a file, or `name=file`: a local copy of a benchmark of the table, or
+            problems of one's own under that name.
         num_problems (`int`, *optional*):
             How many of its first problems to take.
 
@@ -107,13 +120,15 @@ def load_benchmark(name: str, num_problems: int | None = None) -> Problems:
         benchmark = BENCHMARKS[known]
         found = _read(known, copy or benchmark.path, benchmark, from_hub=not copy)
         _check(found, benchmark, copy or benchmark.path)
-    elif copy or not Path(name).is_file():
+    elif copy and known == "countdown":
+        raise ValueError(f"`benchmarks` names '{name}', but countdown is generated. Give the file another name.")
+    elif not Path(copy or name).is_file():
         raise ValueError(
             f"`benchmarks` names '{name}', which is neither a file nor a benchmark of this version."
             f"{nearest(known, NAMES)} Choose from {list(NAMES)}, or name a file."
         )
     else:
-        found = _read(Path(name).stem, name, None, from_hub=False)
+        found = _read(known if copy else Path(name).stem, copy or name, None, from_hub=False)
     if num_problems is not None and num_problems < len(found.rows):
         rows = found.rows[:num_problems]
         return Problems(found.name, rows, checksum([row["problem"] for row in rows]), found.task)

@@ -15,7 +15,7 @@ def majority_at_k(counts: ArrayLike, correct: ArrayLike, k: int, num_draws: int 
         correct (array of `bool`, shape (A,)):
             Which answers are correct.
         k (`int`):
-            Samples that vote, at most n. With k = n the result is exact, else it is estimated.
+            Samples that vote, at most n. With k = 1 and k = n the result is exact, else it is estimated.
         num_draws (`int`, *optional*, defaults to `200`):
             How many sets of k samples are drawn, without replacement.
         seed (`int`, *optional*, defaults to `0`):
@@ -28,6 +28,8 @@ def majority_at_k(counts: ArrayLike, correct: ArrayLike, k: int, num_draws: int 
     n = int(counts.sum())
     if not 1 <= k <= n:
         raise ValueError(f"`k` is {k}; it must lie between 1 and the {n} samples of a problem.")
+    if k == 1:  # exactly pass@1
+        return float(counts[correct].sum() / n)
     if k == n:
         votes = counts[None]
     else:

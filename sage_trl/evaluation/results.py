@@ -4,6 +4,7 @@ import json
 import platform
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from .. import __version__
+from ..rewards.numbers import read_number
+from ..rewards.spelling import normalise
 from .benchmarks import Problems
 from .intervals import hierarchical_interval, sample_interval
 from .majority import majority_at_k
@@ -82,26 +85,28 @@ def summarize(collected: Collected, ks: list[int]) -> dict[str, Any]:
         )
     rows = [[table[index, sample] for sample in range(num_samples)] for index in range(len(problems.rows))]
     correct = np.array([sum(row["verdict"] == "right" for row in each) for each in rows])
-    votes = [_votes(each) for each in rows]
+    answers = [meanings(each, problems.task) for each in rows]
+    votes = [_votes(*each) for each in zip(answers, rows, strict=True)]
     every = [row for each in rows for row in each]
     return {
         "benchmark": problems.name,
         "problems": len(problems.rows),
         "samples": num_samples,
         "checksum": problems.checksum,
-        "pass_at_k": {str(k): _with_intervals(num_samples, correct, k) for k in ks},
+        "pass_at_k": {str(k): with_intervals(num_samples, correct, k) for k in ks},
         "majority_at_k": {str(k): _mean([majority_at_k(counts, right, k) for counts, right in votes]) for k in ks},
         "length": _mean([np.mean([row["tokens"] for row in each]) for each in rows]),
         "truncated": _mean([np.mean([row["finish"] == "length" for row in each]) for each in rows]),
         "answer_found": _mean([np.mean([row["answer"] is not None for row in each]) for each in rows]),
-        "distinct_answers": _mean([len({row["answer"] for row in each} - {None}) for each in rows]),
-        "answer_entropy": _mean([_entropy(each) for each in rows]),
+        "distinct_answers": _mean([len(set(each) - {None}) for each in answers]),
+        "answer_entropy": _mean([_entropy(each) for each in answers]),
         "verdicts": dict(sorted(Counter(row["verdict"] for row in every).items())),
         "correct": {row["id"]: int(count) for row, count in zip(problems.rows, correct, strict=True)},
     }
 
 
-def _with_intervals(n: int, correct: np.ndarray, k: int) -> dict[str, Any]:
+def with_intervals(n: int, correct: np.ndarray, k: int) -> dict[str, Any]:
+    """Pass@k from the counts of correct samples of each problem, with its three intervals."""
     return _mean(pass_at_k(n, correct, k)) | {
         "samples": list(sample_interval(n, correct, k)),
         "hierarchical": list(hierarchical_interval(n, correct, k)),
@@ -113,31 +118,70 @@ def _mean(values) -> dict[str, Any]:
     return {"value": float(values.mean()), "problems": list(bootstrap_interval(values))}
 
 
-def _votes(rows: list[dict]) -> tuple[list[int], list[bool]]:
+@lru_cache(maxsize=2**16)
+def _same(answer: str) -> Any:
+    """What equal answers share: the value of a plain number, else the spelling that judging brings them to."""
+    normalised = normalise(answer)
+    number = read_number(normalised.text)
+    return normalised if number is None else (number.value, number.percent, normalised.unit)
+
+
+def meanings(rows: list[dict], task: str) -> list[Any]:
+    """
+    What each sample of a problem answers: equal answers are one, however they are written. All that are right are
+    equal; two wrong ones are where they are the same number or spelling. An expression of countdown is its own.
+
+    Args:
+        rows (`list[dict]`):
+            The problem's records.
+        task (`str`):
+            `"math"` or `"countdown"`.
+
+    Returns:
+        `list`: of each sample something hashable, `None` where it has no answer.
+    """
+    if task != "math":
+        return [row["answer"] for row in rows]
+
+    def meaning(row: dict) -> Any:
+        if row["verdict"] == "right" or row["answer"] is None:
+            return "right" if row["verdict"] == "right" else None
+        # What was too much for judging is not read here either
+        return _same(row["answer"]) if row["verdict"] == "wrong" else row["answer"]
+
+    return [meaning(row) for row in rows]
+
+
+def _votes(found: list[Any], rows: list[dict]) -> tuple[list[int], list[bool]]:
     """How many samples give each answer, and which answers are right. A sample without an answer votes for itself."""
-    answers = Counter(row["answer"] if row["answer"] is not None else ("none", row["sample"]) for row in rows)
-    right = {row["answer"] for row in rows if row["verdict"] == "right"}
-    return list(answers.values()), [answer in right for answer in answers]
+    votes = [("none", i) if each is None else each for i, each in enumerate(found)]
+    right = {vote for vote, row in zip(votes, rows, strict=True) if row["verdict"] == "right"}
+    counts = Counter(votes)
+    return list(counts.values()), [vote in right for vote in counts]
 
 
-def _entropy(rows: list[dict]) -> float:
+def _entropy(found: list[Any]) -> float:
     """Of the distribution of a problem's answers, in nats; no answer is one of them."""
-    counts = np.array(list(Counter(row["answer"] for row in rows).values()))
+    counts = np.array(list(Counter(found).values()))
     shares = counts / counts.sum()
     return float(-(shares * np.log(shares)).sum())
 
 
 def write_results(folder: str | Path, settings: dict[str, Any], benchmarks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Writes `results.json`: settings, versions, and the figures of each benchmark."""
+    """
+    Writes `results.json`: settings, versions, and the figures of each benchmark. Benchmarks that an earlier command
+    left there are kept, since a folder holds samples of one model made in one way.
+    """
+    path = Path(folder) / RESULTS
+    earlier = json.loads(path.read_text(encoding="utf-8"))["benchmarks"] if path.is_file() else {}
     versions = {"python": platform.python_version(), "sage-trl": __version__}
     versions |= {name: version(name) for name in PACKAGES}
     results = {
         "settings": settings,
         "versions": versions,
-        "benchmarks": {each["benchmark"]: each for each in benchmarks},
+        "benchmarks": earlier | {each["benchmark"]: each for each in benchmarks},
     }
-    text = json.dumps(results, indent=2, ensure_ascii=False)
-    (Path(folder) / RESULTS).write_text(text + "\n", encoding="utf-8")
+    path.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return results
 
 
@@ -151,7 +195,8 @@ def markdown_table(results: dict[str, Any], ks: list[int]) -> str:
     """Pass@k of each benchmark in percent, with its 95 % interval over problems."""
     lines = ["| benchmark | " + " | ".join(f"pass@{k}" for k in ks) + " |", "| --- |" + " --- |" * len(ks)]
     for name, found in results["benchmarks"].items():
-        cells = [percent_cell(found["pass_at_k"][str(k)]) for k in ks]
+        shown = found["pass_at_k"]
+        cells = [percent_cell(shown[str(k)]) if str(k) in shown else "" for k in ks]
         lines.append(f"| {name}, {found['problems']} problems x {found['samples']} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

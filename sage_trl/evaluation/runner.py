@@ -228,7 +228,9 @@ def rescore(problems: Problems, folder: Path) -> None:
     """
     rows, by_id = list(read_records(folder)), {row["id"]: row for row in problems.rows}
     if not rows or any("text" not in row for row in rows):
-        raise ValueError(f"`rescore` needs the texts of '{folder}': evaluate with `keep_text` set to true.")
+        raise ValueError(
+            f"`rescore` needs the texts of '{folder}': evaluate with `keep_text` set to true, in a new folder."
+        )
     judged = Judge(problems.task)([by_id[row["problem"]] for row in rows], [row["text"] for row in rows])
     old = list(folder.glob("*.jsonl.gz"))
     again = Records(folder / "again")

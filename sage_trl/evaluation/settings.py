@@ -138,10 +138,7 @@ class EvalArguments:
     def ks(self) -> list[int]:
         if self.k is None:
             return sorted({2**power for power in range(20) if 2**power <= self.n} | {self.n})
-        try:
-            return sorted({int(part) for part in str(self.k).split(",")})
-        except ValueError as error:
-            raise ValueError(f"`k` is '{self.k}'; write numbers separated by commas, such as 1,4,16.") from error
+        return parse_ks(self.k)
 
     @property
     def sampling(self) -> Sampling:
@@ -155,6 +152,14 @@ class EvalArguments:
         if not (number.isdecimal() and count.isdecimal() and int(number) < int(count)):
             raise ValueError(f"`shard` is '{self.shard}'; write i/n, such as 0/4, the first of four.")
         return int(number), int(count)
+
+
+def parse_ks(text: str) -> list[int]:
+    """Numbers of tries, of at least 1, separated by commas."""
+    parts = str(text).split(",")
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise ValueError(f"`k` is '{text}'; write numbers of at least 1 separated by commas, such as 1,4,16.")
+    return sorted({int(part) for part in parts})
 
 
 def recipe_flags(path: str) -> list[str]:

@@ -25,7 +25,7 @@ def _row(k: int, found: dict[str, Any]) -> dict[str, Any]:
         if found["problems_to_settle"] is not None:
             # Two figures of it: the rest is noise
             about = float(f"{found['problems_to_settle']:.1e}")
-            words += f"; one of this size would take about {about:,.0f} problems to settle"
+            words += f"; one of this size would take about {about:,.0f} problems to see"
     else:
         words = "higher" if found["value"] > 0 else "lower"
         if found["p_holm"] > 0.05:
@@ -85,7 +85,7 @@ def describe(comparison: dict[str, Any]) -> list[dict[str, Any]]:
 
 def markdown(comparison: dict[str, Any]) -> str:
     """The report without its pictures, for a model card."""
-    lines = []
+    lines = [line for note in comparison["notes"] for line in (f"**{note}**", "")]
     for each in describe(comparison):
         lines += [f"### {each['name']}", "", each["about"], ""]
         lines += ["| pass@k, % | " + " | ".join(map(str, each["ks"])) + " |", "| --- |" + " --- |" * len(each["ks"])]
@@ -151,6 +151,7 @@ def write_page(comparison: dict[str, Any], correct: dict[str, dict[str, np.ndarr
         title=f"{', '.join(models[:-1])} and {models[-1]}",
         subtitle=f"pass@k on the same problems. Base: {comparison['base']}. Intervals by the paired bootstrap over "
         "problems.",
+        notes=comparison["notes"],
         benchmarks=described,
     )
     write(path, html)

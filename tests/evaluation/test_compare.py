@@ -9,6 +9,7 @@ import pytest
 
 from sage_trl.compare import run
 from sage_trl.evaluation.benchmarks import Problems
+from sage_trl.evaluation.pass_at_k import pass_at_k
 from sage_trl.evaluation.records import Records
 from sage_trl.evaluation.results import collect, summarize, write_results
 
@@ -58,7 +59,7 @@ def test_what_is_there_is_seen_and_what_is_not_is_not(report):
     assert better["interval"][0] > 0.1 and better["p_holm"] < 0.01
     text = (report / "report.md").read_text()
     assert "no difference seen" in text and "| higher |" in text
-    assert re.search(r"one of this size would take about [\d,]+ problems to settle", text)
+    assert re.search(r"one of this size would take about [\d,]+ problems to see", text)
 
 
 def test_every_form_says_the_same(report, evaluations, capsys):
@@ -91,7 +92,7 @@ def test_mistakes_are_one_line(arguments, message, capsys):
     assert end.value.code == 2 and message in capsys.readouterr().err
 
 
-def test_evaluations_at_other_k_are_compared_at_those_they_share(evaluations, tmp_path):
+def test_evaluations_at_other_k_are_compared_at_all_of_them(evaluations, tmp_path):
     found = json.loads((Path(evaluations[0].partition("=")[2]) / "results.json").read_text())
     for name, keep in (("first", ("1", "4")), ("second", ("4", "16"))):
         for each in found["benchmarks"].values():
@@ -100,7 +101,33 @@ def test_evaluations_at_other_k_are_compared_at_those_they_share(evaluations, tm
         (tmp_path / name / "results.json").write_text(json.dumps(found))
     run([f"a={tmp_path / 'first'}", f"b={tmp_path / 'second'}", "--output", str(tmp_path / "report")])
     pair = json.loads((tmp_path / "report" / "compare.json").read_text())["benchmarks"]["math500"]["pairs"][0]
-    assert pair["difference"].keys() == {"4"} and (tmp_path / "report" / "index.html").is_file()
+    assert pair["difference"].keys() == {"1", "4", "16"} and (tmp_path / "report" / "index.html").is_file()
+
+
+def test_the_k_of_a_report_can_be_chosen(evaluations, tmp_path, capsys):
+    run([*evaluations, "--output", str(tmp_path), "--k", "2,5"])
+    found = json.loads((tmp_path / "compare.json").read_text())["benchmarks"]["math500"]
+    correct = json.loads((Path(evaluations[0].partition("=")[2]) / "results.json").read_text())
+    counts = np.array(list(correct["benchmarks"]["math500"]["correct"].values()))
+    assert found["pass_at_k"]["base"]["5"]["value"] == pytest.approx(pass_at_k(16, counts, 5).mean())
+    with pytest.raises(SystemExit):
+        run([*evaluations, "--output", str(tmp_path), "--k", "17"])
+    assert "some evaluation has 16 samples" in capsys.readouterr().err
+
+
+def test_evaluations_that_were_sampled_otherwise_are_named(evaluations, tmp_path, capsys):
+    found = json.loads((Path(evaluations[0].partition("=")[2]) / "results.json").read_text())
+    settings = {"hot": {"temperature": 1.0, "seed": 0}, "cold": {"temperature": 0.6, "seed": 0}}
+    for name, each in (settings | {"twin": settings["hot"]}).items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "results.json").write_text(json.dumps(found | {"settings": each}))
+    run([*(f"{name}={tmp_path / name}" for name in ("hot", "cold", "twin")), "--output", str(tmp_path / "report")])
+    said = ("Not sampled alike: the temperature is hot 1.0, cold 0.6, twin 1.0.", "twin' are the same samples")
+    for text in (capsys.readouterr().out, (tmp_path / "report" / "report.md").read_text()):
+        assert all(each in text for each in said)
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert said[0] in page and "are the same samples" in page
+    assert json.loads((tmp_path / "report" / "compare.json").read_text())["settings"]["cold"]["temperature"] == 0.6
 
 
 def test_one_evaluation_alone_is_refused(evaluations, tmp_path, capsys):

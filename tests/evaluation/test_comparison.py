@@ -25,7 +25,7 @@ def results(correct, n=8, checksum="abc", benchmark="b"):
     each = {str(i): int(c) for i, c in enumerate(correct)}
     figures = {str(k): {"value": float(pass_at_k(n, np.array(correct), k).mean())} for k in (1, 2, 4, 8)}
     found = {"benchmark": benchmark, "samples": n, "checksum": checksum, "correct": each, "pass_at_k": figures}
-    return {"benchmarks": {benchmark: found}}
+    return {"settings": {}, "benchmarks": {benchmark: found}}
 
 
 def test_a_difference_by_hand():
@@ -146,5 +146,5 @@ def test_what_cannot_be_compared_is_refused(found, message):
 
 
 def test_evaluations_without_a_common_k_are_refused():
-    with pytest.raises(ValueError, match="No k of 'b' is in all of the evaluations"):
-        compare({"a": results([1]), "b": results([1])}, [3])
+    with pytest.raises(ValueError, match="some evaluation has 8 samples"):
+        compare({"a": results([1]), "b": results([1])}, [9])

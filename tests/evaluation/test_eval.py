@@ -19,6 +19,7 @@ from sage_trl.evaluation import runner
 from sage_trl.evaluation.backends import Request, Sampling
 from sage_trl.evaluation.pass_at_k import pass_at_k
 from sage_trl.evaluation.records import read_records
+from sage_trl.evaluation.results import meanings
 from sage_trl.evaluation.runner import Judge, plan
 from sage_trl.evaluation.settings import parse
 from sage_trl.evaluation.transformers_backend import TransformersBackend
@@ -342,3 +343,69 @@ def test_a_sample_is_what_reading_it_alone_gives(engine):
         assert expected.tolist() == row
         assert tokenizer.eos_token_id not in row[:-1]
         assert row[-1] == tokenizer.eos_token_id or len(row) == 14
+
+
+def test_equal_answers_are_one_vote_however_they_are_written(tmp_path):
+    texts = [r"\boxed{0.75}", r"\boxed{\frac{3}{4}}", r"\boxed{3/4}", r"\boxed{2}", r"\boxed{2.0}", r"\boxed{1}", "?"]
+    judged = Judge("math")([{"answer": r"\frac{3}{4}"}] * len(texts), texts)
+    rows = [{"sample": i, "answer": a, "verdict": v} for i, (a, v) in enumerate(judged)]
+    found = meanings(rows, "math")
+    assert found[0] == found[1] == found[2] and found[3] == found[4]
+    assert len({found[0], found[3], found[5]}) == 3 and found[6] is None
+    expressions = [row | {"answer": answer} for row, answer in zip(rows, ("1+2", "2+1"), strict=False)]
+    assert meanings(expressions, "countdown") == ["1+2", "2+1"]
+
+
+def test_benchmarks_of_one_name_are_refused_and_can_be_named(tmp_path, capsys):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        row = {"problem": f"Numbers: 5 47 12 6 Target: 7{len(folder)}", "answer": "1"}
+        (tmp_path / folder / "t.jsonl").write_text(json.dumps(row))
+    arguments = [
+        "--model",
+        str(MODEL),
+        "--n",
+        "1",
+        "--max_completion_length",
+        "4",
+        "--output_dir",
+        str(tmp_path / "out"),
+    ]
+    first, second = (str(tmp_path / folder / "t.jsonl") for folder in ("a", "b"))
+    with pytest.raises(SystemExit):
+        run([*arguments, "--benchmarks", f"{first},{second}"])
+    assert "holds 2 that are called 't'" in capsys.readouterr().err
+    run([*arguments, "--benchmarks", f"{first},other={second}"])
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert list(results["benchmarks"]) == ["t", "other"]
+    with pytest.raises(SystemExit):
+        run([*arguments, "--benchmarks", f"countdown={second}"])
+    assert "countdown is generated" in capsys.readouterr().err
+
+
+def test_a_later_benchmark_leaves_the_results_of_an_earlier_one(whole, tmp_path):
+    problems = tmp_path / "own.jsonl"
+    problems.write_text(json.dumps({"problem": "Numbers: 5 47 12 6 Target: 70", "answer": "1"}))
+    shutil.copytree(whole[0], tmp_path / "out")
+    evaluate(tmp_path / "out", "--benchmarks", str(problems))
+    assert list(evaluate(tmp_path / "out", "--benchmarks", str(problems))["benchmarks"]) == ["countdown", "own"]
+    assert "| own, 1 problems x 8 |" in (tmp_path / "out" / "results.md").read_text()
+
+
+def test_texts_cannot_be_kept_where_they_were_not(tmp_path, capsys):
+    evaluate(tmp_path)
+    with pytest.raises(SystemExit):
+        evaluate(tmp_path, "--keep_text", "true")
+    assert "holds completions whose texts were not kept" in capsys.readouterr().err
+
+
+def test_every_k_that_was_asked_for_is_in_the_table(whole, capsys):
+    evaluate(whole[0], "--k", "1,3,5")
+    assert "| pass@1 | pass@3 | pass@5 |" in capsys.readouterr().out
+
+
+def test_a_completion_that_could_run_past_the_model_s_positions_is_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        run(["--model", str(MODEL), "--benchmarks", "countdown", "--num_problems", "2", "--output_dir", str(tmp_path)])
+    message = capsys.readouterr().err
+    assert "`max_completion_length` is 3072" in message and "has 64 positions. Set it to at most" in message
