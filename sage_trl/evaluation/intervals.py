@@ -2,9 +2,9 @@
 
 - over *problems* ([`~sage_trl.evaluation.pass_at_k.bootstrap_interval`]): what if other problems of this kind had
   been asked, and sampled anew? Each problem's estimate carries the noise of its own samples, so it covers both.
-- over *samples* ([`sample_interval`]): what if these very problems were sampled again, with another seed? The one for
-  a fixed benchmark. A problem never solved in n samples may be solved in the next ones, so a rate is taken to be
-  `(c + 1/2) / (n + 1)` rather than c / n.
+- over *samples* ([`sample_interval`]): where does the mean lie over all samplings of these very problems? The one for
+  a fixed benchmark; another run has noise of its own on top. A problem never solved in n samples may be solved in the
+  next ones, so a rate is taken to be `(c + 1/2) / (n + 1)` rather than c / n.
 - *hierarchical* ([`hierarchical_interval`]): problems, and then samples within them, are drawn again. It answers the
   first question too; at k = 1 the noise of the samples is in it twice.
 """
