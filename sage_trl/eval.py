@@ -16,7 +16,7 @@ from .evaluation.curves import draw_panels, shown_ks
 from .evaluation.records import Records
 from .evaluation.results import RESULTS, Collected, collect, markdown_table, summarize, warnings_of, write_results
 from .evaluation.runner import encode_prompts, rescore, run_benchmark
-from .evaluation.settings import EvalArguments, parse, settle_prompt_format, settle_settings
+from .evaluation.settings import EvalArguments, bind_folder, check_folder, parse, settings_of, settle_prompt_format
 from .launch import mistakes_as_one_line, quiet_dependencies
 from .loading import load_tokenizer, split_adapter
 
@@ -63,8 +63,9 @@ def evaluate(arguments: EvalArguments) -> dict[str, Any] | None:
     prompt_format, said = settle_prompt_format(arguments)
     if all("prompt" in row for problems in benchmarks for row in problems.rows):
         said = []  # the task's own prompts are used
-    checksums = {problems.name: problems.checksum for problems in benchmarks}
-    settings = settle_settings(arguments, prompt_format, checksums)
+    base, adapter = (arguments.model, arguments.adapter) if arguments.adapter else split_adapter(arguments.model)
+    settings = settings_of(arguments, prompt_format, base, adapter)
+    check_folder(arguments, settings, benchmarks)
     for line in said:
         print(f"Note: {line}")
     folder = Path(arguments.output_dir)
@@ -82,9 +83,10 @@ def evaluate(arguments: EvalArguments) -> dict[str, Any] | None:
     if arguments.rescore:
         for problems, place in zip(benchmarks, places, strict=True):
             rescore(problems, place)
+        bind_folder(arguments, settings, benchmarks)
         found = read()
     elif any(each.missing for each in found):
-        sample_missing(arguments, benchmarks, places, prompt_format)
+        sample_missing(arguments, settings, base, adapter, benchmarks, places)
         found = read()
     if any(each.missing for each in found):
         print("This shard is done. The last one to end writes the results.")
@@ -104,17 +106,23 @@ def evaluate(arguments: EvalArguments) -> dict[str, Any] | None:
 
 
 def sample_missing(
-    arguments: EvalArguments, benchmarks: list[Problems], places: list[Path], prompt_format: str
+    arguments: EvalArguments,
+    settings: dict[str, Any],
+    base: str,
+    adapter: str | None,
+    benchmarks: list[Problems],
+    places: list[Path],
 ) -> None:
     """Loads the model and samples what the records of this shard lack."""
-    base, adapter = (arguments.model, arguments.adapter) if arguments.adapter else split_adapter(arguments.model)
     tokenizer = load_tokenizer(base, adapter, arguments.trust_remote_code)
     prompts = [
-        encode_prompts(problems, tokenizer, prompt_format, arguments.chat_template_kwargs) for problems in benchmarks
+        encode_prompts(problems, tokenizer, settings["prompt_format"], arguments.chat_template_kwargs)
+        for problems in benchmarks
     ]
     longest = max(len(ids) for each in prompts for ids in each)
     check_length(base, longest, arguments)
     backend = load_backend(arguments, base, adapter, tokenizer, longest + arguments.max_completion_length)
+    bind_folder(arguments, settings, benchmarks)
     for problems, place, prompt_ids in zip(benchmarks, places, prompts, strict=True):
         run_benchmark(
             problems,

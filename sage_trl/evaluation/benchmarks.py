@@ -5,7 +5,9 @@ they are known by a checksum over their texts, wherever they are loaded from, so
 """
 
 import hashlib
+import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,6 +84,18 @@ class Problems:
     rows: list[dict[str, Any]]
     checksum: str
     task: str = "math"
+
+    @property
+    def questions(self) -> str:
+        """Checksum of the problems with their ids, which records are kept by."""
+        return _digest((row["id"], row.get("problem") or str(row.get("prompt"))) for row in self.rows)
+
+    @property
+    def golds(self) -> str:
+        """Checksum of the right answers by id."""
+        return _digest(
+            (row["id"], str([row.get(name) for name in ("answer", "numbers", "target")])) for row in self.rows
+        )
 
 
 def load_benchmarks(names: str, num_problems: int | None = None) -> list[Problems]:
@@ -172,6 +186,10 @@ def _countdown(num_problems: int) -> Problems:
         for index, row in enumerate(make_countdown(num_problems, seed=COUNTDOWN_SEED, split="test"))
     ]
     return Problems("countdown", rows, checksum([str((row["numbers"], row["target"])) for row in rows]), "countdown")
+
+
+def _digest(pairs: Iterable[tuple[str, str]]) -> str:
+    return hashlib.sha256(json.dumps(sorted(pairs)).encode()).hexdigest()[:16]
 
 
 def checksum(problems: list[str]) -> str:

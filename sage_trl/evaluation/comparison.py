@@ -64,8 +64,10 @@ def match(name: str, found: dict[str, dict[str, Any]]) -> list[Evaluated]:
     """
     (first, reference), *others = found.items()
     for model, each in others:
-        if each["checksum"] != reference["checksum"] or each["correct"].keys() != reference["correct"].keys():
+        if each["questions"] != reference["questions"]:
             raise ValueError(f"'{first}' and '{model}' were evaluated on different problems of '{name}'.")
+        if each["golds"] != reference["golds"]:
+            raise ValueError(f"'{first}' and '{model}' were judged by different right answers of '{name}'.")
     ids = list(reference["correct"])
     return [
         Evaluated(model, ids, each["samples"], np.array([each["correct"][key] for key in ids]))
@@ -93,9 +95,9 @@ def difference(ours: Evaluated, theirs: Evaluated, k: int, level: float = 0.95, 
         higher and lower; and `problems_to_settle`, how many problems of this kind would show a difference of this
         size in 4 of 5 evaluations, where this one does not.
     """
-    values = pass_at_k(ours.n, ours.correct, k) - pass_at_k(theirs.n, theirs.correct, k)
+    values = _exactly(pass_at_k(ours.n, ours.correct, k) - pass_at_k(theirs.n, theirs.correct, k))
     picks = np.random.default_rng(seed).integers(len(values), size=(NUM_RESAMPLES, len(values)))
-    means, value = values[picks].mean(axis=1), values.mean()
+    means, value = _exactly(values[picks].mean(axis=1)), _exactly(values.mean())
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     # Counted with the one that was seen, so that it is never 0
     p = (1 + (np.abs(means - value) >= abs(value) - 1e-12).sum()) / (1 + NUM_RESAMPLES)
@@ -111,6 +113,11 @@ def difference(ours: Evaluated, theirs: Evaluated, k: int, level: float = 0.95, 
         "lost": int((values < -1e-12).sum()),
         "problems_to_settle": needed,
     }
+
+
+def _exactly(differences):
+    """Without what rounding leaves where two are equal."""
+    return np.where(np.abs(differences) < 1e-12, 0.0, differences)
 
 
 def holm(p_values: list[float]) -> list[float]:
@@ -156,9 +163,9 @@ def crossing(ours: Evaluated, theirs: Evaluated, level: float = 0.95, seed: int 
     )
     picks = np.random.default_rng(seed).integers(len(curves), size=(NUM_RESAMPLES // 2, len(curves)))
     weights = np.stack([np.bincount(pick, minlength=len(curves)) for pick in picks]) / len(curves)
-    found = [k for curve in weights @ curves if (k := _first_change(curve)) is not None]
+    found = [k for curve in _exactly(weights @ curves) if (k := _first_change(curve)) is not None]
     interval = np.quantile(found, [(1 - level) / 2, (1 + level) / 2]).round().astype(int).tolist() if found else None
-    return {"k": _first_change(curves.mean(axis=0)), "interval": interval, "share": len(found) / len(picks)}
+    return {"k": _first_change(_exactly(curves.mean(axis=0))), "interval": interval, "share": len(found) / len(picks)}
 
 
 def _first_change(curve: np.ndarray) -> int | None:
@@ -259,7 +266,14 @@ def compare(found: dict[str, dict[str, Any]], ks: list[int]) -> dict[str, Any]:
         }
     _correct_for_many(benchmarks)
     settings = {model: each["settings"] for model, each in found.items()}
-    return {"base": next(iter(found)), "settings": settings, "notes": notes(settings), "benchmarks": benchmarks}
+    every = dict.fromkeys(name for each in found.values() for name in each["benchmarks"])
+    left = [f"Not compared, since not all have it: {name}." for name in every if name not in shared]
+    return {
+        "base": next(iter(found)),
+        "settings": settings,
+        "notes": left + notes(settings),
+        "benchmarks": benchmarks,
+    }
 
 
 def notes(settings: dict[str, dict[str, Any]]) -> list[str]:

@@ -19,6 +19,11 @@ def shown_ks(ks: list[int]) -> list[int]:
     return sorted({k for k in ks if k in MARKED} | {ks[0], ks[-1]})
 
 
+def literal(text: str) -> str:
+    """A name in a picture, in which a dollar sign would begin a formula."""
+    return text.replace("$", r"\$")
+
+
 def draw_on(axes, figures: dict[str, dict[str, dict]]) -> None:
     """
     Draws pass@k over k with bands, a line for each name.
@@ -37,7 +42,14 @@ def draw_on(axes, figures: dict[str, dict[str, dict]]) -> None:
         low, high = zip(*(figure["problems"] for figure in by_k.values()), strict=True)
         axes.fill_between(ks, low, high, color=look["color"], alpha=0.13, linewidth=0)
         values = [figure["value"] for figure in by_k.values()]
-        axes.plot(ks, values, label=name, markersize=4, markevery=[ks.index(k) for k in shown_ks(ks)], **look)
+        axes.plot(
+            ks,
+            values,
+            label=literal(name),
+            markersize=4,
+            markevery=[ks.index(k) for k in shown_ks(ks)],
+            **look,
+        )
         ticks |= set(shown_ks(ks))
     axes.set_xscale("log", base=2)
     axes.set_xticks(sorted(ticks), [str(k) for k in sorted(ticks)])
@@ -69,7 +81,7 @@ def draw_panels(panels: dict[str, dict[str, dict[str, dict]]], path: str | Path)
     for axes, (title, figures) in zip(every, panels.items(), strict=False):
         draw_on(axes, figures)
         axes.grid(alpha=0.25)
-        axes.set_title(f"{title}; bands: 95 % interval over problems", fontsize=10)
+        axes.set_title(f"{literal(title)}; bands: 95 % interval over problems", fontsize=10)
     for axes in every[len(panels) :]:
         axes.set_visible(False)
     figure.savefig(path, dpi=150)

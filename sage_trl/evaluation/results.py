@@ -93,8 +93,12 @@ def summarize(collected: Collected, ks: list[int]) -> dict[str, Any]:
         "problems": len(problems.rows),
         "samples": num_samples,
         "checksum": problems.checksum,
+        "questions": problems.questions,
+        "golds": problems.golds,
         "pass_at_k": {str(k): with_intervals(num_samples, correct, k) for k in ks},
-        "majority_at_k": {str(k): _mean([majority_at_k(counts, right, k) for counts, right in votes]) for k in ks},
+        "majority_at_k": {
+            str(k): _mean([majority_at_k(*each, k, seed=index) for index, each in enumerate(votes)]) for k in ks
+        },
         "length": _mean([np.mean([row["tokens"] for row in each]) for each in rows]),
         "truncated": _mean([np.mean([row["finish"] == "length" for row in each]) for each in rows]),
         "answer_found": _mean([np.mean([row["answer"] is not None for row in each]) for each in rows]),

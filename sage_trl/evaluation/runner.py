@@ -80,10 +80,16 @@ class Judge:
 
 
 def plan(lengths: list[int], num_samples: int, batch_size: int, shard: tuple[int, int]) -> Iterator[list[Task]]:
-    """The batches of a shard: prompts of like length together, the longest first, so that memory runs out at once."""
+    """
+    The batches of a shard: prompts of like length together. The longest come first, so that memory runs out at once,
+    and the others in an order that length has no part in: it goes with how hard problems are, and what has been solved
+    so far is shown.
+    """
     order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
     tasks = [Task(index, sample) for index in order for sample in range(num_samples)]
     batches = [tasks[start : start + batch_size] for start in range(0, len(tasks), batch_size)]
+    mixed = np.random.default_rng(0).permutation(len(batches) - 1) + 1
+    batches = [batches[0], *(batches[index] for index in mixed)]
     yield from batches[shard[0] :: shard[1]]
 
 

@@ -9,14 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from filelock import FileLock
 
 from ..data.prompts import load_prompt_format, resolve_prompt_format
 from ..recipe import RecipeParser, parse_mapping, portable
 from .backends import BACKENDS, Sampling, default_backend
+from .benchmarks import Problems
 
 SETTINGS = "settings.json"
 BATCH_SIZES = {"transformers": 256, "vllm": 4096}
-ENDS = 2**20  # bytes of a file of weights that are looked at, at either end
+# Bytes of a file of weights up to which all of it is looked at; beyond that, so many of every so many
+WHOLE, READ, STRIDE = 2**26, 2**12, 2**20
+OF_A_MODEL = ("*.safetensors", "*.bin", "config.json", "generation_config.json", "adapter_config.json", "tokenizer*")
+OF_A_MODEL += ("*token*.json", "chat_template*", "vocab*", "merges.txt", "*.model")
 OF_THE_SAMPLES = ("model", "adapter", "n", "num_problems", "seed", "batch_size", "chat_template_kwargs", "dtype")
 OF_THE_SAMPLES += ("backend", "vllm_tensor_parallel_size")
 # Keys of a training recipe that say how its model is prompted and sampled
@@ -122,6 +127,8 @@ class EvalArguments:
                 f"`vllm_gpu_memory_utilization` is {self.vllm_gpu_memory_utilization}; it must be above 0 and at most "
                 "1."
             )
+        if self.seed < 0:
+            raise ValueError(f"`seed` is {self.seed}; it must be at least 0.")
         for name in ("n", "num_problems", "batch_size", "vllm_tensor_parallel_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -210,66 +217,95 @@ def settle_prompt_format(arguments: EvalArguments) -> tuple[str, list[str]]:
     return chosen, []
 
 
-def settle_settings(arguments: EvalArguments, prompt_format: str, checksums: dict[str, str]) -> dict[str, Any]:
+def settings_of(arguments: EvalArguments, prompt_format: str, base: str, adapter: str | None) -> dict[str, Any]:
+    """What the samples depend on, fit to be published. `base` and `adapter` are the parts of the model."""
+    settings = {name: getattr(arguments, name) for name in OF_THE_SAMPLES}
+    settings |= {"weights": fingerprint(base), "adapter_weights": fingerprint(adapter)}
+    return portable(settings | {"prompt_format": prompt_format} | dataclasses.asdict(arguments.sampling))
+
+
+def check_folder(arguments: EvalArguments, settings: dict[str, Any], benchmarks: list[Problems]) -> dict[str, Any]:
     """
-    Writes down what the samples depend on, or compares it with what the folder's samples were made with.
+    Compares what is asked for with what the folder's samples were made with.
 
     Args:
         arguments ([`EvalArguments`]):
             The evaluation.
-        prompt_format (`str`):
-            The prompt format.
-        checksums (`dict[str, str]`):
-            Checksum of each benchmark.
+        settings (`dict`):
+            From [`settings_of`].
+        benchmarks (`list[Problems]`):
+            The benchmarks.
 
     Returns:
-        `dict`: the settings.
+        `dict`: the contents of the settings' file, those of now included.
 
     Raises:
         [`ValueError`]: the folder has samples that were made otherwise; the message names the differences.
     """
-    settings = {name: getattr(arguments, name) for name in OF_THE_SAMPLES}
-    settings |= {"weights": fingerprint(arguments.model), "adapter_weights": fingerprint(arguments.adapter)}
-    settings |= {"prompt_format": prompt_format} | dataclasses.asdict(arguments.sampling)
-    shown = portable(settings)
-    path = Path(arguments.output_dir) / SETTINGS
-    if path.is_file() and any(path.parent.glob("records/*/*.jsonl.gz")):
+    folder = Path(arguments.output_dir)
+    path = folder / SETTINGS
+    now = {
+        "settings": settings,
+        "problems": {each.name: each.questions for each in benchmarks},
+        "answers": {each.name: each.golds for each in benchmarks},
+    }
+    if not path.is_file():
+        if any(folder.glob("records/*/*.jsonl.gz")):
+            raise ValueError(f"'{folder}' has records and no {SETTINGS}: nobody knows how they were made.")
+        return now
+    try:
         before = json.loads(path.read_text(encoding="utf-8"))
-        changed = {name: (before["settings"].get(name), value) for name, value in shown.items()}
-        changed = {name: pair for name, pair in changed.items() if pair[0] != pair[1]}
+        olds = {key: before[key] for key in now}
+    except (json.JSONDecodeError, KeyError) as error:
+        raise ValueError(f"'{path}' is damaged, or of another version of this program: {error!r}.") from error
+    changed = {name: (olds["settings"].get(name), value) for name, value in settings.items()}
+    if settings["weights"] is not None:  # the same model by another path
+        changed.pop("model")
+    if settings["adapter_weights"] is not None:
+        changed.pop("adapter")
+    changed |= {f"problems of {name}": (olds["problems"].get(name, new), new) for name, new in now["problems"].items()}
+    if not arguments.rescore:
         changed |= {
-            f"problems of {name}": (before["checksums"][name], value)
-            for name, value in checksums.items()
-            if before["checksums"].get(name, value) != value
+            f"answers of {name}": (olds["answers"].get(name, new), new) for name, new in now["answers"].items()
         }
-        if changed:
-            difference = "; ".join(f"{name} was {old!r} and is {new!r}" for name, (old, new) in changed.items())
-            raise ValueError(
-                f"'{arguments.output_dir}' holds samples that were made otherwise: {difference}. Set `output_dir` to "
-                "another folder, or the settings back."
-            )
-        checksums = before["checksums"] | checksums
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"settings": shown, "checksums": checksums}, indent=2)
-    # At once, since other processes may read it
-    own = path.with_suffix(f".{os.getpid()}")
-    own.write_text(text + "\n", encoding="utf-8")
-    own.replace(path)
-    return shown
+    changed = {name: pair for name, pair in changed.items() if pair[0] != pair[1]}
+    if changed:
+        difference = "; ".join(f"{name} was {old!r} and is {new!r}" for name, (old, new) in changed.items())
+        raise ValueError(
+            f"'{folder}' holds samples that were made otherwise: {difference}. Set `output_dir` to another folder, or "
+            "the settings back. Answers that were corrected are taken over by `rescore`."
+        )
+    return {key: olds[key] | now[key] for key in now}
+
+
+def bind_folder(arguments: EvalArguments, settings: dict[str, Any], benchmarks: list[Problems]) -> None:
+    """Writes down what the folder's samples are made with, once there is a model to make them with."""
+    folder = Path(arguments.output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    # Several processes begin at once, perhaps with different settings: one binds the folder, the others are compared
+    with FileLock(folder / f"{SETTINGS}.lock"):
+        text = json.dumps(check_folder(arguments, settings, benchmarks), indent=2)
+        own = folder / f"{SETTINGS}.{os.getpid()}"
+        own.write_text(text + "\n", encoding="utf-8")
+        own.replace(folder / SETTINGS)
 
 
 def fingerprint(model: str | None) -> str | None:
     """
-    What tells the weights in a folder from those that another training left there: a checksum over the size and the
-    ends of each file. `None` for a model of the Hub.
+    What tells a model in a folder from one that another training left there: a checksum over its weights (of large
+    files over a part of every MiB), configuration, tokenizer and chat template. `None` for a model of the Hub.
     """
     if model is None or not Path(model).is_dir():
         return None
     found = hashlib.sha256()
-    for path in sorted(Path(model).glob("*.safetensors")) + sorted(Path(model).glob("*model*.bin")):
+    for path in sorted({path for pattern in OF_A_MODEL for path in Path(model).glob(pattern) if path.is_file()}):
         size = path.stat().st_size
+        found.update(f"{path.name} {size}".encode())
         with path.open("rb") as file:
-            found.update(f"{path.name} {size}".encode() + file.read(ENDS))
-            file.seek(max(0, size - ENDS))
-            found.update(file.read(ENDS))
+            if size <= WHOLE:
+                found.update(file.read())
+                continue
+            for start in range(0, size, STRIDE):
+                file.seek(start)
+                found.update(file.read(READ))
     return found.hexdigest()[:16]

@@ -1,5 +1,6 @@
 """A comparison of evaluations as a page, as Markdown, and as rows for LaTeX."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,26 @@ import numpy as np
 from markupsafe import Markup
 
 from ..evaluation.comparison import BANDS
-from ..evaluation.curves import draw_on, shown_ks
+from ..evaluation.curves import draw_on, literal, shown_ks
 from ..evaluation.results import percent_cell
 from .page import INK, picture, render, write
+
+LATEX = {each: f"\\{each}" for each in "_&%#${}"}
+LATEX |= {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
+
+
+def _renamed(found: Any, change: Callable[[str], str]) -> Any:
+    """The comparison with other names of models and benchmarks."""
+    names = {name for each in found["benchmarks"].values() for name in each["pass_at_k"]} | set(found["benchmarks"])
+
+    def walk(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {change(key) if key in names else key: walk(value) for key, value in part.items()}
+        if isinstance(part, list):
+            return [walk(value) for value in part]
+        return change(part) if isinstance(part, str) and part in names else part
+
+    return walk(found) | {"notes": [change(note) for note in found["notes"]]}
 
 
 def describe_pair(pair: dict[str, Any], ks: list[int]) -> dict[str, Any]:
@@ -29,7 +47,7 @@ def _row(k: int, found: dict[str, Any]) -> dict[str, Any]:
     else:
         words = "higher" if found["value"] > 0 else "lower"
         if found["p_holm"] > 0.05:
-            words += ", but not by Holm's correction over the benchmarks"
+            words += ", but the test does not say so" if found["p"] > 0.05 else ", but not by Holm's correction"
     return {
         "k": k,
         "value": f"{100 * found['value']:+.1f}",
@@ -83,8 +101,14 @@ def describe(comparison: dict[str, Any]) -> list[dict[str, Any]]:
     return described
 
 
+def escape_markdown(text: str) -> str:
+    """A name that may stand in a cell or a heading."""
+    return "".join(f"\\{each}" if each in r"\|`*<>[]" else each for each in " ".join(text.split()))
+
+
 def markdown(comparison: dict[str, Any]) -> str:
     """The report without its pictures, for a model card."""
+    comparison = _renamed(comparison, escape_markdown)
     lines = [line for note in comparison["notes"] for line in (f"**{note}**", "")]
     for each in describe(comparison):
         lines += [f"### {each['name']}", "", each["about"], ""]
@@ -112,7 +136,7 @@ def latex(comparison: dict[str, Any]) -> str:
     lines = ["% " + " & ".join(["model", *head])]
     for index, (model, _) in enumerate(described[0]["table"]):
         cells = [cell.partition(" ")[0] for each in described for cell in each["table"][index][1]]
-        escaped = model.replace("\\", r"\textbackslash{}").replace("_", r"\_").replace("&", r"\&").replace("%", r"\%")
+        escaped = "".join(LATEX.get(character, character) for character in model)
         lines.append(" & ".join([escaped, *cells]) + r" \\")
     return "\n".join(lines)
 
@@ -168,8 +192,8 @@ def scatter(before: np.ndarray, after: np.ndarray, x_name: str, y_name: str) -> 
         points, counts = np.unique(np.stack([before, after], axis=1), axis=0, return_counts=True)
         axes.plot([0, 1], [0, 1], color=INK, linewidth=0.8)
         axes.scatter(*points.T, s=14 * counts, color="#3A93CC", alpha=0.6, linewidths=0)
-        axes.set_xlabel(x_name)
-        axes.set_ylabel(y_name)
+        axes.set_xlabel(literal(x_name))
+        axes.set_ylabel(literal(y_name))
         axes.set_aspect("equal")
     return made[0]
 
@@ -196,7 +220,7 @@ def alluvial(flow: list[list[int]], x_name: str, y_name: str) -> Markup:
                 starts_left[i] += count
                 starts_right[j] += count
         axes.set_xlim(-0.55, 1.55)
-        axes.set_xticks([0, 1], [x_name, y_name])
+        axes.set_xticks([0, 1], [literal(x_name), literal(y_name)])
         axes.set_yticks([])
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)

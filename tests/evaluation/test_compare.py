@@ -174,3 +174,22 @@ def test_missing_records_are_no_results(tmp_path):
         summarize(collect(problems, tmp_path, 4), [1])
     with pytest.raises(ValueError, match="a problem 'a' that y has not"):
         summarize(collect(Problems("y", [{"id": "b"}], "x"), tmp_path, 1), [1])
+
+
+def test_names_are_letters_and_nothing_else_in_every_form(evaluations, tmp_path, capsys):
+    odd = ["$\\frac$", "a|b\n<script>", "a#b${c}^~\\e_f"]
+    named = [f"{name}={each.partition('=')[2]}" for name, each in zip(odd, evaluations, strict=True)]
+    run([*named, "--output", str(tmp_path), "--latex"])
+    said, report = capsys.readouterr().out, (tmp_path / "report.md").read_text()
+    assert r"a\#b\$\{c\}\textasciicircum{}\textasciitilde{}\textbackslash{}e\_f" in said
+    assert "<script>" not in report and r"a\|b \<script\>" in report
+    assert "<script>" not in (tmp_path / "index.html").read_text()
+
+
+def test_a_benchmark_that_not_all_have_is_named(evaluations, tmp_path, capsys):
+    found = json.loads((Path(evaluations[0].partition("=")[2]) / "results.json").read_text())
+    for name, kept in (("a", found["benchmarks"]), ("b", {"math500": found["benchmarks"]["math500"]})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "results.json").write_text(json.dumps(found | {"benchmarks": kept}))
+    run([f"a={tmp_path / 'a'}", f"b={tmp_path / 'b'}", "--output", str(tmp_path / "report")])
+    assert "Not compared, since not all have it: " in capsys.readouterr().out

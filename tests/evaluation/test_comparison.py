@@ -24,7 +24,15 @@ def evaluated(correct, n=8, name="x"):
 def results(correct, n=8, checksum="abc", benchmark="b"):
     each = {str(i): int(c) for i, c in enumerate(correct)}
     figures = {str(k): {"value": float(pass_at_k(n, np.array(correct), k).mean())} for k in (1, 2, 4, 8)}
-    found = {"benchmark": benchmark, "samples": n, "checksum": checksum, "correct": each, "pass_at_k": figures}
+    found = {
+        "benchmark": benchmark,
+        "samples": n,
+        "checksum": checksum,
+        "questions": f"{checksum} {len(each)}",
+        "golds": "x",
+        "correct": each,
+        "pass_at_k": figures,
+    }
     return {"settings": {}, "benchmarks": {benchmark: found}}
 
 
@@ -148,3 +156,12 @@ def test_what_cannot_be_compared_is_refused(found, message):
 def test_evaluations_without_a_common_k_are_refused():
     with pytest.raises(ValueError, match="some evaluation has 8 samples"):
         compare({"a": results([1]), "b": results([1])}, [9])
+
+
+def test_equal_means_are_no_difference_and_no_crossing():
+    """Both are exactly 45 %, and differ by what rounding leaves."""
+    ours, theirs = evaluated([0, 5, 8, 5], n=10), evaluated([7, 8, 2, 1], n=10)
+    for pair in ((ours, theirs), (theirs, ours)):
+        found = difference(*pair, k=1)
+        assert found["value"] == 0 and found["problems_to_settle"] is None
+        assert crossing(*pair)["k"] is None

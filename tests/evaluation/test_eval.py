@@ -10,20 +10,19 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sage_trl.eval import run
-from sage_trl.evaluation import runner
-from sage_trl.evaluation.backends import Request, Sampling
+from sage_trl.evaluation import runner, settings
 from sage_trl.evaluation.pass_at_k import pass_at_k
 from sage_trl.evaluation.records import read_records
 from sage_trl.evaluation.results import meanings
 from sage_trl.evaluation.runner import Judge, plan
 from sage_trl.evaluation.settings import parse
 from sage_trl.evaluation.transformers_backend import TransformersBackend
-from sage_trl.seeds import derive_generator
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "examples" / "countdown" / "model"
@@ -222,59 +221,6 @@ def test_a_format_other_than_that_of_training_is_said(tmp_path, capsys):
     assert said in json.loads((tmp_path / "other" / "results.json").read_text())["settings"]["notes"]
 
 
-@pytest.fixture(scope="module")
-def engine():
-    model = AutoModelForCausalLM.from_pretrained(MODEL).eval()
-    return model, AutoTokenizer.from_pretrained(MODEL)
-
-
-def requests_of(tokenizer, count):
-    ids = tokenizer("Numbers: 5 47 12 6 Target: 70", add_special_tokens=False)["input_ids"]
-    return [Request(tuple(ids), (0, 1, sample)) for sample in range(count)]
-
-
-def test_a_sample_does_not_depend_on_its_neighbours(engine):
-    backend = TransformersBackend(*engine, Sampling(max_tokens=12))
-    before = torch.get_rng_state()
-    together = backend.generate(requests_of(engine[1], 8))
-    assert torch.equal(before, torch.get_rng_state())
-    assert len(set(map(tuple, together))) > 1
-    assert [backend.generate([request])[0] for request in requests_of(engine[1], 8)] == together
-
-
-def test_samples_follow_the_model_s_distribution(engine):
-    model, tokenizer = engine
-    requests = requests_of(tokenizer, 4000)
-    for sampling in (Sampling(max_tokens=1), Sampling(max_tokens=1, temperature=0.5), Sampling(max_tokens=1, top_k=2)):
-        first = [row[0] for row in TransformersBackend(model, tokenizer, sampling).generate(requests)]
-        with torch.no_grad():
-            scores = model(torch.tensor([requests[0].prompt_ids])).logits[0, -1] / sampling.temperature
-        if sampling.top_k:
-            scores[scores < scores.topk(sampling.top_k).values[-1]] = -torch.inf
-        expected = scores.softmax(-1)
-        found = torch.bincount(torch.tensor(first), minlength=len(expected)) / len(first)
-        assert (found[expected == 0] == 0).all()
-        assert (found - expected).abs().max() < 4 * (0.25 / len(first)) ** 0.5
-
-
-def test_a_batch_too_large_for_memory_is_halved(engine, monkeypatch):
-    backend = TransformersBackend(*engine, Sampling(max_tokens=4))
-    expected, original, sizes = backend.generate(requests_of(engine[1], 9)), TransformersBackend._generate, []
-
-    def small(self, requests, ended):
-        sizes.append(len(requests))
-        if len(requests) > 3:
-            raise torch.OutOfMemoryError
-        return original(self, requests, ended)
-
-    monkeypatch.setattr(TransformersBackend, "_generate", small)
-    assert backend.generate(requests_of(engine[1], 9)) == expected
-    assert sizes == [9, 5, 3, 3, 3]
-    sizes.clear()
-    backend.generate(requests_of(engine[1], 9))
-    assert sizes == [3, 3, 3]
-
-
 def test_a_plan_holds_every_completion_once_and_shards_share_it():
     lengths = [5, 9, 7]
     batches = list(plan(lengths, 4, 5, (0, 1)))
@@ -322,27 +268,6 @@ def test_what_could_not_be_judged_is_said():
     said = " ".join(warnings_of(found))
     assert "2 timeout of 10 completions could not be judged and count as wrong" in said
     assert "20 % of the completions were cut off" in said and "only 30 % of the completions have an answer" in said
-
-
-def test_a_sample_is_what_reading_it_alone_gives(engine):
-    """Prompts of different lengths in one batch, each read once, against the plain forward pass of each text."""
-    model, tokenizer = engine
-    texts = ("Numbers: 5 47 12 6 Target: 70", "Numbers: 3 4 Target: 7")
-    prompts = [tuple(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
-    assert len(prompts[0]) != len(prompts[1])
-    requests = [Request(prompts[i % 2], (7, i)) for i in range(30)]
-    sampling = Sampling(max_tokens=14, temperature=1.5)
-    found = TransformersBackend(model, tokenizer, sampling).generate(requests)
-    assert len({len(row) for row in found}) > 2  # some left early
-    for request, row in zip(requests, found, strict=True):
-        uniforms = torch.rand(14, generator=derive_generator(torch.device("cpu"), *request.place), dtype=torch.float64)
-        with torch.no_grad():
-            logits = model(torch.tensor([[*request.prompt_ids, *row]])).logits[0, len(request.prompt_ids) - 1 : -1]
-        summed = (logits / 1.5).double().softmax(-1).cumsum(-1)
-        expected = torch.searchsorted(summed, uniforms[: len(row), None], right=True).squeeze(1)
-        assert expected.tolist() == row
-        assert tokenizer.eos_token_id not in row[:-1]
-        assert row[-1] == tokenizer.eos_token_id or len(row) == 14
 
 
 def test_equal_answers_are_one_vote_however_they_are_written(tmp_path):
@@ -409,3 +334,57 @@ def test_a_completion_that_could_run_past_the_model_s_positions_is_refused(tmp_p
         run(["--model", str(MODEL), "--benchmarks", "countdown", "--num_problems", "2", "--output_dir", str(tmp_path)])
     message = capsys.readouterr().err
     assert "`max_completion_length` is 3072" in message and "has 64 positions. Set it to at most" in message
+
+
+def own_problems(path, golds=("1", "2"), reverse=False):
+    rows = [{"problem": f"Numbers: 5 47 12 6 Target: 7{i}", "answer": gold} for i, gold in enumerate(golds)]
+    path.write_text("\n".join(map(json.dumps, rows[::-1] if reverse else rows)))
+
+
+def test_problems_or_answers_that_changed_are_refused_and_new_answers_can_be_judged(tmp_path, capsys):
+    file, out = tmp_path / "own.jsonl", tmp_path / "out"
+    arguments = ["--model", str(MODEL), "--n", "2", "--max_completion_length", "4", "--benchmarks", str(file)]
+    arguments += ["--keep_text", "true", "--output_dir", str(out)]
+    own_problems(file)
+    run(arguments)
+    for changed in ({"reverse": True}, {"golds": ("1", "3")}):
+        own_problems(file, **changed)
+        with pytest.raises(SystemExit):
+            run(arguments)
+        assert ("problems" if "reverse" in changed else "answers") + " of own was" in capsys.readouterr().err
+    before = json.loads((out / "results.json").read_text())["benchmarks"]["own"]["golds"]
+    run([*arguments, "--rescore", "true"])
+    assert json.loads((out / "results.json").read_text())["benchmarks"]["own"]["golds"] != before
+    run(arguments)  # these are its answers now
+    (out / "settings.json").unlink()
+    with pytest.raises(SystemExit):
+        run(arguments)
+    assert "nobody knows how they were made" in capsys.readouterr().err
+
+
+def test_a_fingerprint_sees_every_part_of_a_model(tmp_path, monkeypatch):
+    monkeypatch.setattr(settings, "WHOLE", 1000)
+    monkeypatch.setattr(settings, "STRIDE", 500)
+    monkeypatch.setattr(settings, "READ", 100)
+    for name, content in (("model.safetensors", bytes(5000)), ("config.json", b"{}"), ("chat_template.jinja", b"a")):
+        (tmp_path / name).write_bytes(content)
+    seen = {settings.fingerprint(str(tmp_path))}
+    changed = bytearray(5000)
+    changed[2300:2900] = b"x" * 600  # a tensor in the middle
+    for name, content in (("model.safetensors", changed), ("config.json", b"[]"), ("chat_template.jinja", b"b")):
+        (tmp_path / name).write_bytes(content)
+        seen.add(settings.fingerprint(str(tmp_path)))
+    assert len(seen) == 4
+    (tmp_path / "README.md").write_text("a card")
+    assert settings.fingerprint(str(tmp_path)) in seen
+
+
+def test_the_same_model_by_another_path_goes_on(whole, monkeypatch):
+    monkeypatch.setattr(TransformersBackend, "generate", lambda *args: pytest.fail("it sampled"))
+    evaluate(whole[0], "--model", f"{MODEL}/")
+
+
+def test_what_is_solved_so_far_is_no_matter_of_length():
+    order = [batch[0].problem for batch in plan(list(range(100, 0, -1)), 4, 4, (0, 1))]
+    assert order[0] == 0 and sorted(order) == list(range(100))
+    assert abs(np.corrcoef(order, range(100))[0, 1]) < 0.25
