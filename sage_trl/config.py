@@ -2,12 +2,13 @@
 
 import logging
 import math
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
 from trl import GRPOConfig
 
-from .guides import GuideFunction, resolve_guide
+from .guides import GuideFunction, check_guide, resolve_guide
 from .imports import nearest
 from .recipe import parse_json, parse_mapping
 
@@ -54,6 +55,10 @@ class SAGEGRPOConfig(GRPOConfig):
             Defaults to the first one.
         pass_threshold (`float`, *optional*, defaults to `0.5`):
             A completion counts as correct when that reward is above this value.
+        eval_pass_at_k (`dict[str, Any]`, *optional*):
+            Pass@k to log as `eval/pass@k` on the evaluation schedule, measured by the run's own engine without
+            touching the run: the arguments of [`~sage_trl.evaluation.monitor.PassAtK`], such as `{"benchmarks":
+            "amc23", "n": 16}`.
     """
 
     _argument_group_name = "training, anchor and guide"
@@ -104,6 +109,14 @@ class SAGEGRPOConfig(GRPOConfig):
         default=0.5,
         metadata={"help": "A completion counts as correct when `pass_reward` is above this value."},
     )
+    eval_pass_at_k: dict[str, Any] | str | None = field(
+        default=None,
+        metadata={
+            "help": "Pass@k to log as eval/pass@k on the evaluation schedule: a mapping of benchmarks, n, k, "
+            "num_problems, prompt_format, batch_size and seed, such as {benchmarks: amc23, n: 16}; JSON on the "
+            "command line."
+        },
+    )
 
     def __post_init__(self):
         if isinstance(self.guide, str) and self.guide.startswith("["):  # a list on the command line
@@ -136,10 +149,54 @@ class SAGEGRPOConfig(GRPOConfig):
         if not math.isfinite(self.pass_threshold):
             raise ValueError(f"`pass_threshold` is {self.pass_threshold}; it must be a finite number.")
         self.check_anchor()
+        self.eval_pass_at_k = parse_mapping(self.eval_pass_at_k, "eval_pass_at_k") or None
+        if self.eval_pass_at_k is not None:
+            self.check_pass_at_k()
         # Built here only to be checked: a typo must not cost the loading of a 7B model.
         guide = resolve_guide(self.guide, self.guide_kwargs)
         if guide is not None:
             self.check_anchor_takes_guide(f"`guide` is '{self.guide}'", guide)
+
+    def pass_column(self, names: list[str]) -> int:
+        """Which of the reward functions of these names says whether a completion is correct."""
+        wanted = self.pass_reward or names[0]
+        if wanted not in names:
+            raise ValueError(
+                f"`pass_reward` is '{wanted}', which is no reward function of this run.{nearest(wanted, names)} They "
+                f"are {names}."
+            )
+        return names.index(wanted)
+
+    def check_pass_at_k(self) -> None:
+        """Raises if pass@k cannot be measured as the run samples, or would never be."""
+        from .evaluation.monitor import PassAtK
+
+        PassAtK.of(self.eval_pass_at_k)
+        if self.eval_strategy == "no":
+            raise ValueError(
+                "`eval_pass_at_k` is set and `eval_strategy` is 'no', so it would never be measured. Set "
+                "`eval_strategy` to 'steps' and `eval_steps` to how often."
+            )
+        unable = {
+            "min_p": self.min_p,
+            "repetition_penalty": self.repetition_penalty != 1.0 and self.repetition_penalty,
+            "generation_kwargs": self.generation_kwargs,
+            "use_transformers_continuous_batching": self.use_transformers_continuous_batching,
+            "vllm_mode": self.use_vllm and self.vllm_mode != "colocate" and self.vllm_mode,
+            "fsdp": not self.use_vllm and os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true",
+            "vllm_enable_sleep_mode": self.use_vllm and self.vllm_enable_sleep_mode,
+        }
+        for name, value in unable.items():
+            if value:
+                raise ValueError(
+                    f"`eval_pass_at_k` is set and `{name}` is {value!r}, which it cannot follow. Take one of them "
+                    "out; `sage-trl eval` measures checkpoints."
+                )
+        if not (self.use_vllm or self.ds3_gather_for_generation):
+            raise ValueError(
+                "`eval_pass_at_k` is set and `ds3_gather_for_generation` is False: every process samples its own "
+                "share, and needs whole weights for it. Set it to True."
+            )
 
     def check_anchor(self) -> None:
         """Raises if the anchor's estimator does not go with another setting, and warns of a `beta` for another one."""
@@ -170,6 +227,18 @@ class SAGEGRPOConfig(GRPOConfig):
                 f"{0.02 * length * self.beta:.1f} against rewards of about 1. The default for this length is "
                 f"{SEQUENCE_BETA / length:.2g}."
             )
+
+    def settle_guide(self, guide: GuideFunction | None) -> GuideFunction | None:
+        """The guide of a run: that of these settings, or `guide`, given beside them. Raises if there are two."""
+        if guide is None:
+            return resolve_guide(self.guide, self.guide_kwargs)
+        if self.guide != "none":
+            raise ValueError(
+                f"A guide is given both as the argument `guide` ({guide!r}) and in the configuration (`guide` is "
+                f"'{self.guide}'). Give one."
+            )
+        self.check_anchor_takes_guide(f"`guide` is {check_guide(guide)!r}", guide)
+        return guide
 
     def check_anchor_takes_guide(self, what: str, guide: GuideFunction) -> None:
         """

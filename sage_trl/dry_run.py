@@ -88,6 +88,7 @@ def describe_training(trainer: "SAGEGRPOTrainer", uses_vllm: bool) -> dict[str, 
             f"{engine}; temperature {args.temperature}, top-p {args.top_p}, min-p "
             f"{args.min_p}; up to {args.max_completion_length} tokens"
         ],
+        "Evaluation": describe_evaluation(trainer),
         "Rewards": [f"{weight:g} x {name}" for name, weight in zip(names, weights, strict=True)],
         "Anchor": describe_anchor(trainer, steps),
         "Prompts, as the model sees them": prompts,
@@ -147,6 +148,22 @@ def describe_model(trainer) -> list[str]:
             "torch.", ""
         ),
         f"trained: {what} {shape.trained:,} parameters",
+    ]
+
+
+def describe_evaluation(trainer: "SAGEGRPOTrainer") -> list[str]:
+    """What is measured on the evaluation schedule."""
+    args = trainer.args
+    if args.eval_strategy == "no":
+        return []
+    when = f"every {args.eval_steps:g} steps" if args.eval_strategy == "steps" else "every epoch"
+    if trainer.monitor is None:
+        return [f"loss and rewards of {len(trainer.eval_dataset):,} prompts, {when}"]
+    settings = trainer.monitor.settings
+    return [
+        f"pass@k of {each.name}, {len(each.rows):,} problems x {settings.n} completions, k = "
+        f"{', '.join(map(str, settings.ks))}, {when}"
+        for each in trainer.monitor.benchmarks
     ]
 
 

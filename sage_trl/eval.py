@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .checks import check_model
-from .evaluation.backends import Backend
+from .evaluation.backends import Backend, check_positions
 from .evaluation.benchmarks import Problems, load_benchmarks
 from .evaluation.curves import draw_panels, shown_ks
 from .evaluation.records import Records
@@ -114,13 +114,16 @@ def sample_missing(
     places: list[Path],
 ) -> None:
     """Loads the model and samples what the records of this shard lack."""
+    from transformers import AutoConfig
+
     tokenizer = load_tokenizer(base, adapter, arguments.trust_remote_code)
     prompts = [
         encode_prompts(problems, tokenizer, settings["prompt_format"], arguments.chat_template_kwargs)
         for problems in benchmarks
     ]
     longest = max(len(ids) for each in prompts for ids in each)
-    check_length(base, longest, arguments)
+    config = AutoConfig.from_pretrained(base, trust_remote_code=arguments.trust_remote_code)
+    check_positions(config, longest, arguments.max_completion_length)
     backend = load_backend(arguments, base, adapter, tokenizer, longest + arguments.max_completion_length)
     bind_folder(arguments, settings, benchmarks)
     for problems, place, prompt_ids in zip(benchmarks, places, prompts, strict=True):
@@ -136,20 +139,6 @@ def sample_missing(
             batch_size=arguments.batch_size,
             shard=arguments.shard_of,
             keep_text=arguments.keep_text,
-        )
-
-
-def check_length(model: str, longest: int, arguments: EvalArguments) -> None:
-    """Raises [`ValueError`] where a completion can run past the positions that the model knows."""
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(model, trust_remote_code=arguments.trust_remote_code).get_text_config()
-    positions = getattr(config, "max_position_embeddings", None)
-    if positions is not None and longest + arguments.max_completion_length > positions:
-        room = f"Set it to at most {positions - longest}." if longest < positions else "No completion has room."
-        raise ValueError(
-            f"`max_completion_length` is {arguments.max_completion_length}, the longest prompt has {longest} tokens, "
-            f"and '{model}' has {positions} positions. {room}"
         )
 
 

@@ -168,7 +168,9 @@ def mistakes_as_one_line(*kinds: type[Exception]) -> Iterator[None]:
 
 
 def splits_of(training_args: "TrainingArguments") -> tuple[str, ...]:
-    return ("train", "test") if training_args.eval_strategy != "no" else ("train",)
+    """The splits that a run reads. Where pass@k is measured, its benchmarks take the place of a test split."""
+    has_test = training_args.eval_strategy != "no" and getattr(training_args, "eval_pass_at_k", None) is None
+    return ("train", "test") if has_test else ("train",)
 
 
 def prepare(script_args: DataArguments, training_args: "TrainingArguments", model_args: "ModelConfig") -> None:

@@ -9,8 +9,8 @@ SHOWN = {"loss": "loss", "reward": "reward", "sage/group_pass": "group pass", "s
 class SAGEProgressCallback(ProgressCallback):
     """
     A [`~transformers.ProgressCallback`] whose bar shows loss, reward, group pass (the share of prompts with at least
-    one correct completion) and the guide's mean. An evaluation leaves one line. Everything else goes to the trackers
-    and `trainer_state.json` alone.
+    one correct completion) and the guide's mean. An evaluation leaves one line, pass@k included. Everything else goes
+    to the trackers and `trainer_state.json` alone.
     """
 
     def on_log(self, args, state, control, logs=None, **kwargs):
@@ -20,5 +20,6 @@ class SAGEProgressCallback(ProgressCallback):
             if shown:
                 self.training_bar.set_postfix(shown)
             evaluated = [f"{short} {logs[f'eval_{key}']:.3f}" for key, short in SHOWN.items() if f"eval_{key}" in logs]
+            evaluated += [f"{key.removeprefix('eval_')} {value:.3f}" for key, value in logs.items() if "pass@" in key]
             if evaluated:
                 self.training_bar.write(f"step {state.global_step}, evaluated: {', '.join(evaluated)}")

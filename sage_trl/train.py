@@ -59,6 +59,8 @@ def build_trainer(
     if training_args.pass_reward in script_args.reward_funcs:  # TRL calls a reward by its function's name
         training_args.pass_reward = rewards[script_args.reward_funcs.index(training_args.pass_reward)].__name__
     set_reward_limits(script_args)
+    if training_args.eval_pass_at_k is not None and script_args.prompt_format is not None:
+        training_args.eval_pass_at_k = {"prompt_format": script_args.prompt_format} | training_args.eval_pass_at_k
     arguments = (script_args, training_args, model_args)
     datasets = {split: load_split(*arguments, split) for split in splits_of(training_args)}
 

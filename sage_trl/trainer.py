@@ -9,6 +9,7 @@ GRPO with a reshaped anchor. The only module that knows TRL's internals; these a
 - `_metrics[mode]` collects what `log` averages; `reward_func_names`, `num_generations`, `num_generations_eval`,
   `_tokenizer`, `_tag_names`, `_name`, `_paper`, `create_model_card`, and transformers'
   `_save`, `end`, `model_wrapped`;
+- `vllm_generation` has the engine and `sync_weights`, done when `_last_loaded_step` is not the step;
 - `_step` counts micro-batches and `_buffered_inputs` holds the completions until they are used up; transformers saves
   and loads a run's place by `_save_rng_state` and `_load_rng_state`, and sums its loss in `_tr_loss`,
   `_total_loss_scalar` and `_globalstep_last_logged`;
@@ -26,11 +27,10 @@ import trl
 from accelerate.logging import get_logger
 from packaging.version import Version
 from trl import GRPOTrainer
+from trl.models import unwrap_model_for_generation
 
 from .anchor import (
     anchor_statistics,
-    credited_advantages,
-    group_baseline,
     guide_values,
     prepared_extras,
     sequence_credit,
@@ -40,14 +40,16 @@ from .anchor import (
 from .card import PAPER, describe_method, drop_local_base
 from .config import SAGEGRPOConfig
 from .contract import TESTED_TRL, LossInputs, TRLContractError, check_loss
-from .guides import GuideFunction, GuideSignals, Rollout, check_guide, resolve_guide
-from .imports import nearest
-from .seeds import derive_generator
+from .evaluation.monitor import PassAtKMonitor
+from .guides import GuideFunction, GuideSignals, Rollout
+from .rows import credit_groups, gather_rows, own_rows
+from .seeds import StepSeeds, derive_generator
 from .watch import IdleGuideWatch
 
 FORWARD = "_get_per_token_logps_and_entropies"
 REFERENCE = "ref_per_token_logps"
 EXTRA = "sage_extra."  # what a guide prepared, in a batch
+FROM_1_15 = Version(trl.__version__) >= Version("1.15")
 REFERENCE_FILE = "sage_reference.pt"  # a synced reference, in a checkpoint
 
 logger = get_logger(__name__)
@@ -107,33 +109,24 @@ class SAGEGRPOTrainer(GRPOTrainer):
             args = SAGEGRPOConfig(f"{name.rstrip('/').split('/')[-1]}-SAGE")
         if not isinstance(args, SAGEGRPOConfig):
             raise TypeError(f"`args` is a {type(args).__name__}; SAGEGRPOTrainer takes a `sage_trl.SAGEGRPOConfig`.")
-        if guide is None:
-            guide = resolve_guide(args.guide, args.guide_kwargs)
-        else:
-            if args.guide != "none":
-                raise ValueError(
-                    f"A guide is given both as the argument `guide` ({guide!r}) and in the configuration "
-                    f"(`guide` is '{args.guide}'). Give one."
-                )
-            args.check_anchor_takes_guide(f"`guide` is {check_guide(guide)!r}", guide)
+        guide = args.settle_guide(guide)
         if trl.__version__ not in TESTED_TRL:
             check_trl_contract(GRPOTrainer)
         self.guide = guide
         self._watch = None if guide is None else IdleGuideWatch(guide)
         self._loss_inputs: LossInputs | None = None  # set while TRL computes a loss
         self._forwards: list | None = None  # set while TRL scores completions and its forwards are wanted
-        self._micro_batch = {"train": (-1, 0), "eval": (-1, 0)}  # (global step, micro-batches seen in it)
+        self._micro_batch = {"train": StepSeeds(), "eval": StepSeeds()}
+        self.monitor: PassAtKMonitor | None = None
+        if args.eval_pass_at_k is not None and len(other_args) < 2 and kwargs.get("eval_dataset") is None:
+            kwargs["eval_dataset"] = {}  # transformers asks for one wherever there is an evaluation schedule
         super().__init__(model, reward_funcs, args, *other_args, **kwargs)
 
-        pass_reward = args.pass_reward or self.reward_func_names[0]
-        if pass_reward not in self.reward_func_names:
-            raise ValueError(
-                f"`pass_reward` is '{pass_reward}', which is no reward function of this run."
-                f"{nearest(pass_reward, self.reward_func_names)} They are {self.reward_func_names}."
-            )
-        self._pass_column = self.reward_func_names.index(pass_reward)
+        self._pass_column = args.pass_column(self.reward_func_names)
+        if args.eval_pass_at_k is not None:
+            self.monitor = PassAtKMonitor.of(args, self._tokenizer, self.accelerator.unwrap_model(self.model))
         # Before 1.15 every forward gives entropies when asked to
-        if self._needs_ref_entropies and self.ref_model is not None and Version(trl.__version__) >= Version("1.15"):
+        if self._needs_ref_entropies and self.ref_model is not None and FROM_1_15:
             from trl.trainer.utils import add_fused_lm_head
 
             add_fused_lm_head(
@@ -186,14 +179,11 @@ class SAGEGRPOTrainer(GRPOTrainer):
                 "(logps, entropies, aux_loss) it is known to return."
             )
         if self._loss_inputs is not None:
-            self._shape_anchor(self._loss_inputs, logps=outputs[0], entropies=outputs[1])
+            q, _, statistics = self._guide(self._loss_inputs, self._loss_inputs.reference, *outputs[:2])
+            self._loss_inputs.shape(shape_anchor(self._loss_inputs.reference, q), statistics)
         elif self._forwards is not None:
             self._forwards.append((args, kwargs, *outputs[:2]))
         return outputs
-
-    def _shape_anchor(self, inputs: LossInputs, logps: torch.Tensor, entropies: torch.Tensor) -> None:
-        q, mask, statistics = self._guide(inputs, inputs.reference, logps, entropies)
-        inputs.shape(shape_anchor(inputs.reference, q), statistics)
 
     def _guide(
         self, inputs: dict, reference: torch.Tensor, logps: torch.Tensor, entropies: torch.Tensor
@@ -225,13 +215,9 @@ class SAGEGRPOTrainer(GRPOTrainer):
         return q, mask, anchor_statistics(logps, reference, mask, values, q)
 
     def _noise_generator(self) -> torch.Generator:
-        # Derived from where the run stands, never drawn from a global generator: a resumed run repeats an
-        # uninterrupted one, and evaluation has a stream of its own.
-        step, seen = self._micro_batch[self._mode]
-        seen = seen + 1 if step == self.state.global_step else 0
-        self._micro_batch[self._mode] = (self.state.global_step, seen)
-        place = (self.args.seed, self.state.global_step, seen, self.accelerator.process_index, self._mode == "eval")
-        return derive_generator(self.accelerator.device, *place)
+        mode, process = self._mode, self.accelerator.process_index  # evaluation has a stream of its own
+        place = self._micro_batch[mode].next(self.state.global_step)
+        return derive_generator(self.accelerator.device, self.args.seed, *place, process, mode == "eval")
 
     @property
     def _mode(self) -> str:
@@ -270,22 +256,13 @@ class SAGEGRPOTrainer(GRPOTrainer):
         """Shows the guide whole groups, and puts this process's rows of what it makes of them into the batch."""
         if self.guide is None or not self.guide.prepares:
             return
-        ids, mask = self._gather_rows(batch["completion_ids"]), self._gather_rows(_valid_mask(batch))
+        ids = gather_rows(self.accelerator, batch["completion_ids"])
+        mask = gather_rows(self.accelerator, _valid_mask(batch))
         weighted = (self._rewards * self.reward_weights.to(self._rewards.device)).nansum(dim=1)
         steps = {"step": self.state.global_step, "max_steps": max(1, self.state.max_steps)}
         rollout = Rollout(ids, mask != 0, weighted, self._correct, self._group_size, self._tokenizer, **steps)
         for name, value in prepared_extras(self.guide, rollout).items():
-            batch[EXTRA + name] = self._own_rows(value, batch["completion_ids"])
-
-    def _gather_rows(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The rows of all processes, whose longest completions differ."""
-        return self.accelerator.gather(self.accelerator.pad_across_processes(tensor, dim=1))
-
-    def _own_rows(self, gathered: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """This process's rows again, as long as its own completions."""
-        start = self.accelerator.process_index * len(like)
-        rows = gathered[start : start + len(like)]
-        return rows if rows.dim() == 1 else rows[:, : like.size(1)]
+            batch[EXTRA + name] = own_rows(self.accelerator, value, batch["completion_ids"])
 
     def _forward_of(self, batch: dict, key: str, forwards: list[tuple]) -> tuple:
         """The forward whose log-probabilities TRL put into the batch: arguments, log-probabilities, entropies."""
@@ -298,21 +275,18 @@ class SAGEGRPOTrainer(GRPOTrainer):
         """Adds the anchor to the advantages, while the groups are still whole."""
         q, mask, statistics = self._guide(batch, batch[REFERENCE], logps, entropies)
         self._log_statistics(statistics)
-        looks_ahead = self.guide is not None and self.guide.looks_ahead
-        credit = sequence_credit(logps, batch[REFERENCE], q, mask, looks_ahead)
-        # A group can span processes
-        counted, everyones = self.accelerator.gather((mask != 0).any(1).float()), self._gather_rows(credit)
-        baseline = self._own_rows(group_baseline(everyones, counted, self._group_size), credit)
-        batch["advantages"] = credited_advantages(batch["advantages"], credit, baseline, self.beta)
-        kl = -(everyones[:, 0] * counted).sum() / counted.sum().clamp(min=1)
-        self._metrics[self._mode]["sage/kl_sequence"].append(kl.item())
+        ahead = self.guide is not None and self.guide.looks_ahead
+        credit = sequence_credit(logps, batch[REFERENCE], q, mask, looks_ahead=ahead)
+        batch["advantages"], kl = credit_groups(
+            self.accelerator, batch["advantages"], credit, mask, self._group_size, self.beta
+        )
+        self._metrics[self._mode]["sage/kl_sequence"].append(kl)
 
     def _calculate_rewards(self, *args, **kwargs):
-        rewards = super()._calculate_rewards(*args, **kwargs)
-        self._rewards = rewards
+        self._rewards = super()._calculate_rewards(*args, **kwargs)
         group_pass = self._correct.view(-1, self._group_size).any(dim=1).float().mean()
         self._metrics[self._mode]["sage/group_pass"].append(group_pass.item())
-        return rewards
+        return self._rewards
 
     @property
     def _correct(self) -> torch.Tensor:
@@ -323,6 +297,33 @@ class SAGEGRPOTrainer(GRPOTrainer):
     def _group_size(self) -> int:
         return self.num_generations if self._mode == "train" else self.num_generations_eval
 
+    # Pass@k on the evaluation schedule
+
+    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
+        if self.monitor is None or metric_key_prefix != "eval":
+            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+        self.model.eval()
+        found = self._measure_pass_at_k()
+        if self.eval_dataset if eval_dataset is None else eval_dataset:
+            self._metrics["eval"].update({name: [value] for name, value in found.items()})
+            metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+        else:
+            metrics = {f"eval_{name}": value for name, value in found.items()}
+            super(GRPOTrainer, self).log(metrics)  # TRL's own shows the completions of the last step again
+            self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def _measure_pass_at_k(self) -> dict[str, float]:
+        if self.use_vllm:
+            if self.state.global_step != self._last_loaded_step:
+                self.vllm_generation.sync_weights()
+                self._last_loaded_step = self.state.global_step
+            sharing = self.args.vllm_tensor_parallel_size
+            return self.monitor.measure_vllm(self.vllm_generation.llm, self.accelerator, sharing)
+        kept = {"gradient_checkpointing_kwargs": self.args.gradient_checkpointing_kwargs} if FROM_1_15 else {}
+        with unwrap_model_for_generation(self.model_wrapped, self.accelerator, **kept) as model:
+            return self.monitor.measure_model(model, self.accelerator)
+
     # Resuming
 
     def _save_rng_state(self, output_dir):
@@ -331,7 +332,7 @@ class SAGEGRPOTrainer(GRPOTrainer):
         state = {
             "layout": self._batch_layout,
             "step": self._step,
-            "micro_batch": self._micro_batch["train"],
+            "micro_batch": self._micro_batch["train"].last,
             "metrics": dict(self._metrics["train"]),
             "loss": (self._tr_loss, self._total_loss_scalar, self._globalstep_last_logged),
             # Between two generations the completions are half used up
@@ -364,7 +365,7 @@ class SAGEGRPOTrainer(GRPOTrainer):
             logger.warning(f"{changed} differ from those of {checkpoint}: completions are generated anew.")
             return
         self._step = state["step"]
-        self._micro_batch["train"] = tuple(state["micro_batch"])
+        self._micro_batch["train"].last = tuple(state["micro_batch"])
         self._metrics["train"].update(state["metrics"])
         self._tr_loss, self._total_loss_scalar, self._globalstep_last_logged = state["loss"]
         self._buffered_inputs = state["batches"]

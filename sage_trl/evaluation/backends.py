@@ -7,7 +7,10 @@ samples share its batch, up to the rounding of the model's own arithmetic, which
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 BACKENDS = ("transformers", "vllm")
 
@@ -19,6 +22,17 @@ def default_backend() -> str:
 
 def ignore(ended: int) -> None:
     """Nobody wants to know."""
+
+
+def check_positions(config: "PreTrainedConfig", longest: int, max_tokens: int) -> None:
+    """Raises [`ValueError`] where a completion can run past the positions that the model knows."""
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if positions is not None and longest + max_tokens > positions:
+        room = f"Set it to at most {positions - longest}." if longest < positions else "No completion has room."
+        raise ValueError(
+            f"`max_completion_length` is {max_tokens}, the longest prompt has {longest} tokens, and the model has "
+            f"{positions} positions. {room}"
+        )
 
 
 @dataclass(frozen=True)

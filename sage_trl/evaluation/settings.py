@@ -143,9 +143,7 @@ class EvalArguments:
 
     @property
     def ks(self) -> list[int]:
-        if self.k is None:
-            return sorted({2**power for power in range(20) if 2**power <= self.n} | {self.n})
-        return parse_ks(self.k)
+        return powers_of_two(self.n) if self.k is None else parse_ks(self.k)
 
     @property
     def sampling(self) -> Sampling:
@@ -159,6 +157,11 @@ class EvalArguments:
         if not (number.isdecimal() and count.isdecimal() and int(number) < int(count)):
             raise ValueError(f"`shard` is '{self.shard}'; write i/n, such as 0/4, the first of four.")
         return int(number), int(count)
+
+
+def powers_of_two(n: int) -> list[int]:
+    """The powers of 2 up to n, and n itself."""
+    return sorted({2**power for power in range(n.bit_length())} | {n})
 
 
 def parse_ks(text: str) -> list[int]:

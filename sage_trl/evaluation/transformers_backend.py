@@ -93,7 +93,7 @@ class TransformersBackend:
                 self.rows = rows = (rows + 1) // 2
             torch.cuda.empty_cache()  # outside of `except`, whose traceback holds tensors
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference mode: a model that is being trained would keep tensors that cannot be
     def _generate(self, requests: list[Request], ended: Callable[[int], None]) -> list[list[int]]:
         # What `generate` cannot do: a prompt is read once for all of its samples, and a sample that has ended leaves
         device = self.model.device
