@@ -40,7 +40,7 @@ from .anchor import (
 from .card import PAPER, describe_method, drop_local_base
 from .config import SAGEGRPOConfig
 from .contract import TESTED_TRL, LossInputs, TRLContractError, check_loss
-from .evaluation.monitor import PassAtKMonitor
+from .evaluation.monitor import PassAtKMonitor, keep_base_weights
 from .guides import GuideFunction, GuideSignals, Rollout
 from .rows import credit_groups, gather_rows, own_rows
 from .seeds import StepSeeds, derive_generator
@@ -315,9 +315,9 @@ class SAGEGRPOTrainer(GRPOTrainer):
 
     def _measure_pass_at_k(self) -> dict[str, float]:
         if self.use_vllm:
-            if self.state.global_step != self._last_loaded_step:
-                self.vllm_generation.sync_weights()
-                self._last_loaded_step = self.state.global_step
+            if self.state.global_step != self._last_loaded_step:  # which stays: training synchronizes as if alone
+                with keep_base_weights(self.model):
+                    self.vllm_generation.sync_weights()
             sharing = self.args.vllm_tensor_parallel_size
             return self.monitor.measure_vllm(self.vllm_generation.llm, self.accelerator, sharing)
         kept = {"gradient_checkpointing_kwargs": self.args.gradient_checkpointing_kwargs} if FROM_1_15 else {}

@@ -5,6 +5,8 @@ the bit, as one that is not. Every evaluation uses the same seeds: what changes 
 """
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -91,6 +93,27 @@ class PassAtK:
         if "benchmarks" not in settings:
             raise ValueError("`eval_pass_at_k` needs `benchmarks`: names or files, separated by commas.")
         return cls(**settings)
+
+
+@contextmanager
+def keep_base_weights(model: "PreTrainedModel") -> Iterator[None]:
+    """
+    Puts the weights below adapters back as they were. An engine is given a model with its adapter merged, and taking
+    the adapter out again leaves what rounding leaves.
+    """
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    layers = [module.get_base_layer() for module in model.modules() if isinstance(module, BaseTunerLayer)]
+    kept = [
+        (layer, name, weight, weight.detach().to("cpu", copy=True))
+        for layer in layers
+        for name, weight in layer.named_parameters(recurse=False)
+    ]
+    yield
+    with torch.no_grad():
+        for layer, name, weight, values in kept:
+            setattr(layer, name, weight)  # of a quantized layer merging makes another
+            weight.copy_(values)
 
 
 class PassAtKMonitor:

@@ -12,19 +12,27 @@ from enumeration import save_model
 
 ROOT = Path(__file__).parent.parent.parent
 SCRIPT = Path(__file__).parent / "train_two.py"
-
+WATCHED = SCRIPT.with_name("train_watched.py")
 
 CONFIG = ROOT / "recipes" / "accelerate_configs" / "ddp.yaml"  # the run itself asks for the CPU
 
 
 def launch(output_dir, *arguments, script=SCRIPT):
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(CONFIG)]
-    command += ["--main_process_port", "0", str(script), str(output_dir), *arguments]
+    run([*command, "--main_process_port", "0", str(script), str(output_dir), *arguments])
+    return [json.loads((output_dir / f"rank{rank}.json").read_text()) for rank in (0, 1)]
+
+
+def run_alone(script, output_dir, *arguments):
+    run([sys.executable, str(script), str(output_dir), *arguments])
+    return json.loads((output_dir / "rank0.json").read_text())
+
+
+def run(command):
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     # A rank that waits for another forever is what this would show: hence the limit
     result = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
     assert result.returncode == 0, result.stderr[-3000:]
-    return [json.loads((output_dir / f"rank{rank}.json").read_text()) for rank in (0, 1)]
 
 
 def test_two_steps_with_groups_that_span_both(tmp_path):
@@ -61,3 +69,18 @@ def test_a_rank_with_nothing_valid_hangs_nobody(tmp_path, kind):
     first, second = launch(tmp_path, kind)
     assert first["checksum"] == second["checksum"]
     assert all(math.isfinite(entry["sage/q_mean"]) for entry in first["logs"])
+
+
+def test_pass_at_k_is_measured_by_both_as_by_one(tmp_path):
+    kinds = {"alone": None, "watched": None}
+    for kind in kinds:
+        (tmp_path / kind).mkdir()
+        first, second = launch(tmp_path / kind, kind, script=WATCHED)
+        assert first["checksum"] == second["checksum"]
+        kinds[kind] = first
+    assert kinds["alone"]["checksum"] == kinds["watched"]["checksum"]
+    alone = run_alone(WATCHED, tmp_path, "watched")
+    # Before training it is one model, and the same samples of it
+    shared, own = kinds["watched"]["logs"][0], alone["logs"][0]
+    assert 0 < own["eval_pass@1"] < own["eval_pass@4"] < 1
+    assert {key: shared[key] for key in own} == own

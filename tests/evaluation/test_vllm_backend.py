@@ -1,6 +1,5 @@
 """The vLLM backend. Tests marked engine run the real one, on the CPU where there is no GPU."""
 
-import importlib.util
 import json
 import os
 import signal
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from engines import HAS_VLLM, engine
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -21,13 +21,7 @@ from sage_trl.evaluation.vllm_backend import VLLMBackend, check_adapter, share_o
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "examples" / "countdown" / "model"
-HAS_VLLM = importlib.util.find_spec("vllm") is not None
 PROBLEMS = ("Numbers: 5 47 12 6 Target: 70", "Numbers: 3 4 9 20 Target: 7", "Numbers: 8 9 2 1 Target: 34")
-
-
-def engine(test):
-    reason = "vLLM is not installed: make test-engines"
-    return pytest.mark.engine(pytest.mark.skipif(not HAS_VLLM, reason=reason)(test))
 
 
 @pytest.fixture(scope="module")
