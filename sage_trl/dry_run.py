@@ -161,8 +161,8 @@ def describe_evaluation(trainer: "SAGEGRPOTrainer") -> list[str]:
         return [f"loss and rewards of {len(trainer.eval_dataset):,} prompts, {when}"]
     settings = trainer.monitor.settings
     return [
-        f"pass@k of {each.name}, {len(each.rows):,} problems x {settings.n} completions, k = "
-        f"{', '.join(map(str, settings.ks))}, {when}"
+        f"pass@k of {each.name}, {len(each.rows):,} x {settings.n} completions, "
+        f"k = {', '.join(map(str, settings.ks))}, {when}"
         for each in trainer.monitor.benchmarks
     ]
 

@@ -8,15 +8,18 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig
-from support import FAST, assert_same_bits, build_trainer, weights
+from support import FAST, GOLDEN, assert_same_bits, build_trainer, weights
 from transformers import TrainerCallback
 
 from sage_trl import SAGEGRPOConfig, SAGEGRPOTrainer
 from sage_trl.data.countdown import make_countdown
+from sage_trl.dry_run import describe_training
 from sage_trl.eval import evaluate
 from sage_trl.evaluation.monitor import PassAtK
 from sage_trl.evaluation.settings import EvalArguments
 from sage_trl.rewards.countdown import countdown_reward
+from sage_trl.train import build_trainer as build_trainer_of_recipe
+from sage_trl.train import make_parser
 
 MODEL = str(Path(__file__).parents[2] / "examples" / "countdown" / "model")
 COUNTDOWN = {"benchmarks": "countdown", "n": 4, "k": [1, 4], "num_problems": 12}
@@ -191,3 +194,37 @@ def test_the_powers_of_two_are_measured_by_default():
 def test_settings_are_saved_with_the_model_as_they_were_given(tmp_path):
     args = SAGEGRPOConfig(str(tmp_path), **FAST, **SCHEDULE, eval_pass_at_k=json.dumps(COUNTDOWN))
     assert args.eval_pass_at_k == COUNTDOWN and json.loads(args.to_json_string())["eval_pass_at_k"] == COUNTDOWN
+
+
+def test_a_recipe_s_prompt_format_is_taken_and_no_test_split_is_read(tmp_path, capsys):
+    train, own, recipe = tmp_path / "train.jsonl", tmp_path / "own.jsonl", tmp_path / "recipe.yaml"
+    row = json.dumps({"problem": "1+1?", "answer": "2"}) + "\n"
+    train.write_text(8 * row)
+    own.write_text(row)
+    recipe.write_text(
+        f"""
+model_name_or_path: {GOLDEN}/model
+dataset_name: {train}
+prompt_format: r1
+reward_funcs: [math]
+max_completion_length: 4
+per_device_train_batch_size: 4
+num_generations: 4
+max_steps: 1
+eval_strategy: steps
+eval_steps: 5
+eval_pass_at_k:
+  benchmarks: {own}
+  n: 4
+report_to: none
+use_cpu: true
+bf16: false
+output_dir: {tmp_path}/run
+"""
+    )
+    trainer = build_trainer_of_recipe(*make_parser().parse_run(["--config", str(recipe)]))
+    assert trainer.monitor.settings.prompt_format == "r1"
+    assert len(trainer.monitor.prompts[0][0]) > len(trainer.monitor.tokenizer("1+1?")["input_ids"])
+    assert not trainer.eval_dataset
+    described = describe_training(trainer, uses_vllm=False)["Evaluation"]
+    assert described == ["pass@k of own, 1 x 4 completions, k = 1, 2, 4, every 5 steps"]
