@@ -13,6 +13,7 @@ from typing import Any
 
 from .evaluation.comparison import compare, match
 from .evaluation.curves import draw_panels
+from .evaluation.publish import push_comparison, resolve_target
 from .evaluation.results import RESULTS
 from .evaluation.settings import parse_ks
 from .launch import mistakes_as_one_line
@@ -24,6 +25,11 @@ def make_parser(prog: str | None = None) -> argparse.ArgumentParser:
     parser.add_argument("--output", type=Path, default=Path("outputs/report"), help="folder of the report")
     parser.add_argument("--k", help="numbers of tries, separated by commas; default: those of the evaluations")
     parser.add_argument("--latex", action="store_true", help="print rows for a LaTeX table as well")
+    parser.add_argument(
+        "--push_to_hub",
+        metavar="name=user/model",
+        help="add the report to the card of this model on the Hub, which is the one that was evaluated by that name",
+    )
     return parser
 
 
@@ -87,13 +93,20 @@ def run(argv: list[str] | None = None, prog: str | None = None) -> None:
     options = make_parser(prog or "python -m sage_trl.compare").parse_args(sys.argv[1:] if argv is None else argv)
     with mistakes_as_one_line(ValueError, OSError):
         ks = None if options.k is None else parse_ks(options.k)
-        comparison = write_report(load(options.evaluations), options.output, ks)
+        found = load(options.evaluations)
+        target = None if options.push_to_hub is None else resolve_target(options.push_to_hub, list(found))
+        comparison = write_report(found, options.output, ks)
     from .reports.compare import latex, markdown
 
-    print(markdown(comparison))
+    report = markdown(comparison)
+    print(report)
     if options.latex:
         print(latex(comparison))
     print(f"Report: {options.output / 'index.html'}")
+    if target is not None:
+        with mistakes_as_one_line(ValueError, OSError):
+            address = push_comparison(target[1], target[0], found, report, options.output)
+        print(f"Pushed to {address}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """A Hub of one machine: what `push_to_hub` asks for, answered over HTTP, so that the real client is what is tested."""
 
 import base64
+import hashlib
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -25,9 +26,35 @@ class Hub:
         self.tokens: set[str] = set()
 
         class Handler(BaseHTTPRequestHandler):
+            def do_HEAD(self):
+                self.look()
+
             def do_GET(self):
                 hub.note(self)
-                self.answer({"id": "someone/model", "name": "someone", "sha": "0" * 40, "siblings": []})
+                self.look()
+
+            def look(self):
+                name = self.path.partition("/resolve/")[2].partition("/")[2]
+                if name:
+                    self.send_file(hub.files.get(name))
+                elif "someone/model" in self.path or "whoami" in self.path:
+                    siblings = [{"rfilename": each} for each in hub.files]
+                    self.answer({"id": "someone/model", "name": "someone", "sha": "0" * 40, "siblings": siblings})
+                else:
+                    self.answer({"error": "Repository not found"}, 404, {"X-Error-Code": "RepoNotFound"})
+
+            def send_file(self, content: bytes | None):
+                if content is None:
+                    self.answer({"error": "Entry not found"}, 404, {"X-Error-Code": "EntryNotFound"})
+                    return
+                self.send_response(200)
+                checksum = hashlib.sha1(content).hexdigest()
+                headers = {"ETag": f'"{checksum}"', "X-Repo-Commit": "0" * 40, "Content-Length": str(len(content))}
+                for header in headers.items():
+                    self.send_header(*header)
+                self.end_headers()
+                if self.command == "GET":
+                    self.wfile.write(content)
 
             def do_POST(self):
                 hub.note(self)
@@ -44,13 +71,16 @@ class Hub:
                 else:
                     self.answer({})
 
-            def answer(self, content: dict):
+            def answer(self, content: dict, status: int = 200, headers: dict = {}):  # noqa: B006
                 data = json.dumps(content).encode()
-                self.send_response(200)
+                self.send_response(status)
+                for header in headers.items():
+                    self.send_header(*header)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
-                self.wfile.write(data)
+                if self.command != "HEAD":
+                    self.wfile.write(data)
 
             def log_message(self, *args):
                 pass
