@@ -6,8 +6,12 @@ Whoever trains with this project or with anything else: a model is a Hub id or a
 """
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
 
 from .checks import check_model
 from .evaluation.backends import Backend, check_positions
@@ -16,9 +20,17 @@ from .evaluation.curves import draw_panels, shown_ks
 from .evaluation.records import Records
 from .evaluation.results import RESULTS, Collected, collect, markdown_table, summarize, warnings_of, write_results
 from .evaluation.runner import encode_prompts, rescore, run_benchmark
-from .evaluation.settings import EvalArguments, bind_folder, check_folder, parse, settings_of, settle_prompt_format
+from .evaluation.settings import (
+    EvalArguments,
+    bind_folder,
+    check_folder,
+    described,
+    parse,
+    settings_of,
+    settle_prompt_format,
+)
 from .launch import mistakes_as_one_line, quiet_dependencies
-from .loading import load_tokenizer, split_adapter
+from .loading import check_adapter, load_tokenizer, split_adapter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -59,6 +71,9 @@ def evaluate(arguments: EvalArguments) -> dict[str, Any] | None:
         `dict` or `None`: the results; `None` where other shards have work left.
     """
     check_model(arguments.model, setting="model")
+    if arguments.adapter is not None:
+        check_model(arguments.adapter, setting="adapter")
+        check_adapter(arguments.adapter)
     benchmarks = load_benchmarks(arguments.benchmarks, arguments.num_problems)
     prompt_format, said = settle_prompt_format(arguments)
     if all("prompt" in row for problems in benchmarks for row in problems.rows):
@@ -86,7 +101,8 @@ def evaluate(arguments: EvalArguments) -> dict[str, Any] | None:
         bind_folder(arguments, settings, benchmarks)
         found = read()
     elif any(each.missing for each in found):
-        sample_missing(arguments, settings, base, adapter, benchmarks, places)
+        with only_process(arguments):
+            sample_missing(arguments, settings, base, adapter, benchmarks, places)
         found = read()
     if any(each.missing for each in found):
         print("This shard is done. The last one to end writes the results.")
@@ -97,12 +113,28 @@ def evaluate(arguments: EvalArguments) -> dict[str, Any] | None:
         {"pass@k": {name: each["pass_at_k"] for name, each in results["benchmarks"].items()}}, folder / "pass_at_k.png"
     )
     table = markdown_table(results, shown_ks(arguments.ks) if arguments.k is None else arguments.ks)
-    (folder / "results.md").write_text(table + "\n", encoding="utf-8")
+    (folder / "results.md").write_text(f"{table}\n\n{described(settings)}\n", encoding="utf-8")
     print(f"\n{table}\n\nIn percent, with 95 % intervals over problems.")
     for line in (line for found in summaries for line in warnings_of(found)):
         print(f"Note: {line}")
     print(f"Results: {folder / RESULTS}   Picture: {folder / 'pass_at_k.png'}")
     return results
+
+
+@contextmanager
+def only_process(arguments: EvalArguments) -> Iterator[None]:
+    """Raises [`ValueError`] where another process is at work on the same shard of the same folder."""
+    number, count = arguments.shard_of
+    path = Path(arguments.output_dir) / f".shard-{number}-of-{count}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(path, timeout=0):
+            yield
+    except Timeout as error:
+        raise ValueError(
+            f"another process is at work on shard {number}/{count} of '{arguments.output_dir}'. To share the work, "
+            "give each process a `shard` of its own."
+        ) from error
 
 
 def sample_missing(
@@ -146,7 +178,11 @@ def run(argv: list[str] | None = None, prog: str | None = None) -> None:
     """Evaluates as the command line says. A mistake in the settings is one line and exit code 2."""
     quiet_dependencies()
     with mistakes_as_one_line(ValueError, TypeError, ImportError, OSError):
-        evaluate(parse(sys.argv[1:] if argv is None else argv, prog or "python -m sage_trl.eval"))
+        try:
+            evaluate(parse(sys.argv[1:] if argv is None else argv, prog or "python -m sage_trl.eval"))
+        except KeyboardInterrupt:
+            print("\nStopped. The same command goes on where it was.", file=sys.stderr)
+            sys.exit(130)
 
 
 if __name__ == "__main__":

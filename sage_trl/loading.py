@@ -27,6 +27,16 @@ def split_adapter(name: str) -> tuple[str, str | None]:
     return PeftConfig.from_pretrained(name).base_model_name_or_path, name
 
 
+def check_adapter(name: str) -> None:
+    """Raises [`ValueError`] unless there is an adapter of this name."""
+    from transformers.utils import find_adapter_config_file
+
+    with naming(name, "adapter"):
+        found = find_adapter_config_file(name)
+    if found is None:
+        raise ValueError(f"`adapter` is '{name}', which has no adapter_config.json: it is no adapter.")
+
+
 def load_model(name: str, setting: str, **kwargs) -> "PreTrainedModel":
     """
     Loads a whole model.

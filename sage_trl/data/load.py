@@ -226,7 +226,7 @@ def find_columns(rows: Rows, name: str, problem_column: str | None, answer_colum
     )
 
 
-def find_column(rows: Rows, name: str, setting: str, value: str | None, known: Sequence[str]) -> str:
+def find_column(rows: Rows, name: str, setting: str | None, value: str | None, known: Sequence[str]) -> str:
     """The column that a setting names, else the first of the known ones, and `prompt` first where it has messages."""
     if value is None and "prompt" in known and "prompt" in rows.names and holds_messages(rows.columns["prompt"]):
         return "prompt"
@@ -235,7 +235,8 @@ def find_column(rows: Rows, name: str, setting: str, value: str | None, known: S
         what = (
             f"`{setting}` is '{value}', but '{name}' has no such column.{nearest(value, rows.names)}"
             if value is not None
-            else f"'{name}' has no column named {' or '.join(map(repr, known))}. Set `{setting}`."
+            else f"'{name}' has no column named {' or '.join(map(repr, known))}. "
+            + (f"Set `{setting}`." if setting else "Rename one of its own.")
         )
         raise ValueError(f"{what} Its columns are {rows.names}.")
     return column

@@ -50,7 +50,7 @@ class Sampling:
 
     Args:
         temperature (`float`, *optional*, defaults to `1.0`):
-            Temperature, above 0.
+            Temperature; 0 takes the likeliest token.
         top_p (`float`, *optional*, defaults to `1.0`):
             Share of probability that is kept, the likeliest tokens first.
         top_k (`int`, *optional*, defaults to `0`):
@@ -65,8 +65,8 @@ class Sampling:
     max_tokens: int = 3072
 
     def __post_init__(self):
-        if not self.temperature > 0:
-            raise ValueError(f"`temperature` is {self.temperature}; it must be above 0, or all samples are the same.")
+        if not self.temperature >= 0:
+            raise ValueError(f"`temperature` is {self.temperature}; it must be at least 0.")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"`top_p` is {self.top_p}; it must be above 0 and at most 1.")
         if self.top_k < 0:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..data.load import ANSWER_COLUMNS, PROBLEM_COLUMNS, find_column, find_columns, load_rows
+from ..data.load import ANSWER_COLUMNS, PROBLEM_COLUMNS, find_column, load_rows
 from ..imports import nearest
 
 COUNTDOWN_SEED = 1  # the model that ships with the project was chosen with the test problems of seed 0 in view
@@ -161,8 +161,9 @@ def _read(name: str, path: str, benchmark: Benchmark | None, from_hub: bool) -> 
     if rows.unparsed:
         number, why = next(iter(rows.unparsed.items()))
         raise ValueError(f"'{path}', {rows.unit} {number}: {why}.")
-    problem, answer = find_columns(rows, path, *columns)
-    identity = find_column(rows, path, "id", None, ("id", "unique_id", problem))
+    problem = find_column(rows, path, None, columns[0], PROBLEM_COLUMNS)
+    answer = find_column(rows, path, None, columns[1], ANSWER_COLUMNS)
+    identity = find_column(rows, path, None, None, ("id", "unique_id", problem))
     texts, answers = rows.columns[problem][:], rows.columns[answer][:]
     for number, text, gold in zip(rows.numbers, texts, answers, strict=True):
         if not isinstance(text, str) or not text.strip() or gold is None or not str(gold).strip():

@@ -74,3 +74,16 @@ def bootstrap_interval(
     picks = np.random.default_rng(seed).integers(values.size, size=(num_resamples, values.size))
     lower, upper = np.quantile(values[picks].mean(axis=1), [(1 - level) / 2, (1 + level) / 2])
     return float(lower), float(upper)
+
+
+def rate_interval(values: ArrayLike, level: float = 0.95, num_resamples: int = 2000) -> tuple[float, float]:
+    """
+    Interval of the mean of rates, values in [0, 1]: [`bootstrap_interval`], and where all are 0, or all 1, so that
+    resampling shows nothing, the exact one of Clopper and Pearson, as of counts.
+    """
+    values = np.asarray(values, dtype=float)
+    low, high = bootstrap_interval(values, level, num_resamples)
+    bound = ((1 - level) / 2) ** (1 / values.size)
+    if (values == 0).all():
+        return 0.0, 1 - bound
+    return (bound, 1.0) if (values == 1).all() else (low, high)

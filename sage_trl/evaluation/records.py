@@ -17,6 +17,7 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 CHUNK = 2**20
+MEMBER = b"\x1f\x8b\x08"  # how a gzip member begins
 
 
 class Records:
@@ -75,19 +76,35 @@ def repair(path: Path) -> None:
 def _members(path: Path) -> Iterator[tuple[bytes, int]]:
     """The text of each whole gzip member and where in the file it ends."""
     with path.open("rb") as file:
-        position, data = 0, b""
-        member, parts = zlib.decompressobj(zlib.MAX_WBITS | 16), []
-        while True:
-            if not data:
-                data = file.read(CHUNK)
-                if not data:
-                    return
+        started = position = 0
+        data, member, parts = b"", zlib.decompressobj(zlib.MAX_WBITS | 16), []
+        while data := data or file.read(CHUNK):
             try:
                 parts.append(member.decompress(data))
             except zlib.error:  # what follows is no member
-                return
-            used = len(data) - len(member.unused_data)
-            position, data = position + used, member.unused_data
+                break
+            position, data = position + len(data) - len(member.unused_data), member.unused_data
             if member.eof:
                 yield b"".join(parts), position
-                member, parts = zlib.decompressobj(zlib.MAX_WBITS | 16), []
+                started, member, parts = position, zlib.decompressobj(zlib.MAX_WBITS | 16), []
+        _check_end(path, started)
+
+
+def _check_end(path: Path, start: int) -> None:
+    """Raises [`ValueError`] where whole members follow what is none: that is damage, and no half-written end."""
+    with path.open("rb") as file:
+        file.seek(start)
+        rest = file.read()
+    found = rest.find(MEMBER, 1)
+    while found != -1:
+        member = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        try:
+            member.decompress(rest[found:])
+        except zlib.error:
+            pass
+        if member.eof:
+            raise ValueError(
+                f"'{path}' is damaged at byte {start:,}, and whole records follow. Restore the file, or delete it to "
+                "sample again what it holds."
+            )
+        found = rest.find(MEMBER, found + 1)

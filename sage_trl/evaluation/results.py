@@ -17,10 +17,11 @@ from ..rewards.spelling import normalise
 from .benchmarks import Problems
 from .intervals import hierarchical_interval, sample_interval
 from .majority import majority_at_k
-from .pass_at_k import bootstrap_interval, pass_at_k
+from .pass_at_k import bootstrap_interval, pass_at_k, rate_interval
 from .records import read_records
 
 RESULTS = "results.json"
+FEW = 10  # problems, below which a bootstrap over them covers far less than it says
 PACKAGES = ("torch", "transformers", "trl", "peft", "math-verify")
 FAILED = ("timeout", "lost", "failed", "unreadable")
 
@@ -111,7 +112,10 @@ def summarize(collected: Collected, ks: list[int]) -> dict[str, Any]:
 
 def with_intervals(n: int, correct: np.ndarray, k: int) -> dict[str, Any]:
     """Pass@k from the counts of correct samples of each problem, with its three intervals."""
-    return _mean(pass_at_k(n, correct, k)) | {
+    values = pass_at_k(n, correct, k)
+    return {
+        "value": float(values.mean()),
+        "problems": list(rate_interval(values)),
         "samples": list(sample_interval(n, correct, k)),
         "hierarchical": list(hierarchical_interval(n, correct, k)),
     }
@@ -213,6 +217,8 @@ def warnings_of(found: dict[str, Any]) -> list[str]:
     if failed:
         counts = ", ".join(f"{count:,} {verdict}" for verdict, count in failed.items())
         said.append(f"{name}: {counts} of {total:,} completions could not be judged and count as wrong.")
+    if found["problems"] < FEW:
+        said.append(f"{name}: {found['problems']} problems say little about others; intervals are too narrow then.")
     if found["truncated"]["value"] > 0.05:
         share = 100 * found["truncated"]["value"]
         said.append(f"{name}: {share:.0f} % of the completions were cut off at the longest length allowed.")

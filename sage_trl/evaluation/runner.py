@@ -22,7 +22,7 @@ from ..rewards.answers import extract
 from ..rewards.math import verdicts
 from .backends import Backend, Request, Sampling
 from .benchmarks import Problems
-from .pass_at_k import bootstrap_interval
+from .pass_at_k import rate_interval
 from .records import Records, read_records
 
 if TYPE_CHECKING:
@@ -253,5 +253,5 @@ def _so_far(rates: np.ndarray, num_problems: int, speed: float) -> str:
     said = f"{len(rates)} of {num_problems} problems, {speed:,.0f} tokens/s"
     if not len(rates):
         return said
-    low, high = bootstrap_interval(rates, num_resamples=200)
+    low, high = rate_interval(rates, num_resamples=200)
     return f"{said}, pass@1 {100 * rates.mean():.1f} % ({100 * low:.1f} to {100 * high:.1f})"

@@ -17,6 +17,7 @@ from .backends import BACKENDS, Sampling, default_backend
 from .benchmarks import Problems
 
 SETTINGS = "settings.json"
+DTYPES = ("auto", "float32", "bfloat16", "float16")
 BATCH_SIZES = {"transformers": 256, "vllm": 4096}
 # Bytes of a file of weights up to which all of it is looked at; beyond that, so many of every so many
 WHOLE, READ, STRIDE = 2**26, 2**12, 2**20
@@ -127,6 +128,12 @@ class EvalArguments:
                 f"`vllm_gpu_memory_utilization` is {self.vllm_gpu_memory_utilization}; it must be above 0 and at most "
                 "1."
             )
+        if self.dtype not in DTYPES:
+            raise ValueError(f"`dtype` is '{self.dtype}'; it must be one of {list(DTYPES)}.")
+        if self.temperature == 0 and self.n > 1:
+            raise ValueError(
+                f"`temperature` is 0 and `n` is {self.n}, but all samples would be the same. Set `n` to 1."
+            )
         if self.seed < 0:
             raise ValueError(f"`seed` is {self.seed}; it must be at least 0.")
         for name in ("n", "num_problems", "batch_size", "vllm_tensor_parallel_size"):
@@ -227,6 +234,15 @@ def settings_of(arguments: EvalArguments, prompt_format: str, base: str, adapter
     return portable(settings | {"prompt_format": prompt_format} | dataclasses.asdict(arguments.sampling))
 
 
+def described(settings: dict[str, Any]) -> str:
+    """How the samples were made, in a sentence."""
+    asked = ", ".join(f"{name} {settings[name]}" for name in ("temperature", "top_p", "top_k", "max_tokens", "seed"))
+    return (
+        f"In percent, with 95 % intervals over problems. Prompt format {settings['prompt_format']}; {asked}; "
+        f"{settings['backend']}."
+    )
+
+
 def check_folder(arguments: EvalArguments, settings: dict[str, Any], benchmarks: list[Problems]) -> dict[str, Any]:
     """
     Compares what is asked for with what the folder's samples were made with.
@@ -262,6 +278,7 @@ def check_folder(arguments: EvalArguments, settings: dict[str, Any], benchmarks:
     except (json.JSONDecodeError, KeyError) as error:
         raise ValueError(f"'{path}' is damaged, or of another version of this program: {error!r}.") from error
     changed = {name: (olds["settings"].get(name), value) for name, value in settings.items()}
+    changed.pop("n")  # a sample is the same however many there are beside it
     if settings["weights"] is not None:  # the same model by another path
         changed.pop("model")
     if settings["adapter_weights"] is not None:

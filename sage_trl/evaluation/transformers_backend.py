@@ -149,12 +149,15 @@ class _OwnRandomness:
         generators = (derive_generator(torch.device("cpu"), *place) for place in places)
         draws = [torch.rand(sampling.max_tokens, generator=each, dtype=torch.float64) for each in generators]
         self.uniforms = torch.stack(draws)
-        self.warpers = [TemperatureLogitsWarper(sampling.temperature)] if sampling.temperature != 1 else []
+        self.greedy = sampling.temperature == 0
+        self.warpers = [] if sampling.temperature in (0, 1) else [TemperatureLogitsWarper(sampling.temperature)]
         self.warpers += [TopKLogitsWarper(sampling.top_k)] if sampling.top_k else []
         self.warpers += [TopPLogitsWarper(sampling.top_p)] if sampling.top_p < 1 else []
 
     def __call__(self, scores: torch.Tensor, rows: torch.Tensor, step: int) -> torch.Tensor:
         scores = scores.float()
+        if self.greedy:
+            return scores.argmax(-1)
         for warper in self.warpers:
             scores = warper(None, scores)
         # float64: a sum over 150,000 tokens in float32 loses the rare ones

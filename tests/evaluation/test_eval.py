@@ -261,6 +261,7 @@ def test_what_could_not_be_judged_is_said():
 
     found = {
         "benchmark": "x",
+        "problems": 3,
         "verdicts": {"right": 5, "timeout": 2, "wrong": 3},
         "truncated": {"value": 0.2},
         "answer_found": {"value": 0.3},

@@ -2,8 +2,10 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sage_trl.evaluation.pass_at_k import bootstrap_interval, pass_at_k
+from sage_trl.evaluation.pass_at_k import bootstrap_interval, pass_at_k, rate_interval
 
 
 @pytest.mark.parametrize("n", range(1, 9))
@@ -72,3 +74,24 @@ def test_interval_has_the_width_of_the_standard_error_and_is_repeatable():
 def test_impossible_intervals_are_refused(values, settings, message):
     with pytest.raises(ValueError, match=message):
         bootstrap_interval(values, **settings)
+
+
+@given(st.integers(1, 1000), st.data())
+def test_it_agrees_with_human_eval_s_formula(n, data):
+    c, k = data.draw(st.integers(0, n)), data.draw(st.integers(1, n))
+    # https://github.com/openai/human-eval, human_eval/evaluation.py: 1 - prod(1 - k / i) over i of n - c + 1 ... n
+    expected = 1.0 if n - c < k else 1.0 - np.prod([1.0 - k / i for i in range(n - c + 1, n + 1)])
+    assert pass_at_k(n, c, k)[0] == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("problems", [1, 4, 30, 500])
+def test_where_none_or_all_are_solved_the_interval_is_exact(problems):
+    low, high = rate_interval(np.zeros(problems))
+    # So many problems are all unsolved with a chance of 2.5 % if that share of all problems is solved
+    assert low == 0 and (1 - high) ** problems == pytest.approx(0.025)
+    assert rate_interval(np.ones(problems)) == pytest.approx((1 - high, 1))
+
+
+def test_elsewhere_it_is_the_bootstrap():
+    values = np.arange(50) % 3 / 2
+    assert rate_interval(values) == bootstrap_interval(values)

@@ -50,3 +50,14 @@ def test_the_same_records_are_the_same_bytes(tmp_path):
     for name in ("a", "b"):
         Records(tmp_path / name).append(BATCHES[0])
     assert Records(tmp_path / "a").path.read_bytes() == Records(tmp_path / "b").path.read_bytes()
+
+
+@pytest.mark.parametrize("batch", range(3))
+def test_damage_before_whole_batches_is_no_half_written_end(written, batch):
+    content = bytearray(written.path.read_bytes())
+    content[len(content) // 4 * batch + 30] ^= 0xFF
+    written.path.write_bytes(content)
+    for use in (lambda: list(read_records(written.folder)), lambda: Records(written.folder)):
+        with pytest.raises(ValueError, match="is damaged at byte .*, and whole records follow"):
+            use()
+    assert written.path.read_bytes() == content
