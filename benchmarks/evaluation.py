@@ -1,6 +1,7 @@
 """How fast `sage-trl eval` samples and judges, against the loop that evaluation scripts have: a ratio.
 
     python -m benchmarks.evaluation
+    python -m benchmarks.evaluation --backend vllm --model MODEL --benchmark amc23=amc23.jsonl --tokens 128
     python -m benchmarks.evaluation --records 500 256
 
 The loop makes one `generate` call for each problem, with all of its samples in it, and judges them before it goes on.
@@ -21,13 +22,13 @@ from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
-from sage_trl.evaluation.backends import Request, Sampling
+from sage_trl.evaluation.backends import BACKENDS, Backend, Request, Sampling
 from sage_trl.evaluation.benchmarks import Problems, load_benchmark
 from sage_trl.evaluation.records import Records
 from sage_trl.evaluation.results import collect, summarize
-from sage_trl.evaluation.runner import encode_prompts, run_benchmark
+from sage_trl.evaluation.runner import Judge, encode_prompts, run_benchmark
 from sage_trl.evaluation.transformers_backend import TransformersBackend
-from sage_trl.rewards.countdown import is_correct
+from sage_trl.evaluation.vllm_backend import VLLMBackend
 
 
 def loop(problems: Problems, prompts: list[tuple[int, ...]], model, tokenizer, options: argparse.Namespace) -> int:
@@ -45,22 +46,23 @@ def loop(problems: Problems, prompts: list[tuple[int, ...]], model, tokenizer, o
                 max_new_tokens=options.tokens,
                 pad_token_id=tokenizer.pad_token_id,
             )
-        for text in tokenizer.batch_decode(generated[:, len(ids) :], skip_special_tokens=True):
-            correct += is_correct(text, row["numbers"], row["target"])
+        texts = tokenizer.batch_decode(generated[:, len(ids) :], skip_special_tokens=True)
+        correct += sum(verdict == "right" for _, verdict in Judge(problems.task)([row] * len(texts), texts))
     return correct
 
 
-def ours(problems: Problems, prompts: list[tuple[int, ...]], model, tokenizer, options: argparse.Namespace) -> int:
-    sampling = Sampling(max_tokens=options.tokens)
+def ours(
+    problems: Problems, prompts: list[tuple[int, ...]], backend: Backend, tokenizer, options: argparse.Namespace
+) -> int:
     with tempfile.TemporaryDirectory() as folder:
         records = Records(folder)
         run_benchmark(
             problems,
             prompts,
-            TransformersBackend(model, tokenizer, sampling),
+            backend,
             tokenizer,
             records,
-            sampling,
+            Sampling(max_tokens=options.tokens),
             options.samples,
             batch_size=options.batch_size,
             progress=lambda **settings: tqdm(**settings, disable=True),
@@ -103,6 +105,9 @@ def time_records(num_problems: int, num_samples: int, tokenizer) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="examples/countdown/model")
+    parser.add_argument("--benchmark", default="countdown", help="as of sage-trl eval: a name, or name=file")
+    parser.add_argument("--backend", choices=BACKENDS, default="transformers")
+    parser.add_argument("--prompt_format", default="plain")
     parser.add_argument("--problems", type=int, default=100)
     parser.add_argument("--samples", type=int, default=16, help="completions of each problem")
     parser.add_argument("--tokens", type=int, default=16, help="longest completion")
@@ -116,16 +121,23 @@ def main() -> None:
         time_records(*options.records, tokenizer)
         return
     model = AutoModelForCausalLM.from_pretrained(options.model).eval()
-    problems = load_benchmark("countdown", options.problems)
-    prompts = encode_prompts(problems, tokenizer, "plain")
+    problems = load_benchmark(options.benchmark, options.problems)
+    prompts = encode_prompts(problems, tokenizer, options.prompt_format)
+    sampling = Sampling(max_tokens=options.tokens)
+    if options.backend == "vllm":
+        longest = max(map(len, prompts)) + options.tokens
+        backend = VLLMBackend.load(options.model, None, tokenizer, sampling, longest)
+    else:
+        backend = TransformersBackend(model, tokenizer, sampling)
     times: dict[str, list[float]] = {"loop": [], "eval": []}
     for number in range(options.rounds):
-        for name, way in (("loop", loop), ("eval", ours))[:: -1 if number % 2 else 1]:
+        ways = (("loop", loop, model), ("eval", ours, backend))
+        for name, way, engine in ways[:: -1 if number % 2 else 1]:
             began = time.perf_counter()
-            way(problems, prompts, model, tokenizer, options)
+            way(problems, prompts, engine, tokenizer, options)
             times[name].append(time.perf_counter() - began)
     for name, seconds in times.items():
-        print(f"{name}: {options.problems / statistics.median(seconds):.1f} problems/s")
+        print(f"{name}: {len(problems.rows) / statistics.median(seconds):.1f} problems/s")
     ratios = [slow / fast for slow, fast in zip(times["loop"], times["eval"], strict=True)]
     print(f"ratio: {statistics.median(ratios):.1f} ({min(ratios):.1f} to {max(ratios):.1f})")
 
