@@ -120,6 +120,7 @@ class VLLMBackend:
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         from vllm import LLM
         from vllm.lora.request import LoRARequest
+        from vllm.platforms import current_platform
 
         llm = LLM(
             model=model,
@@ -127,6 +128,8 @@ class VLLMBackend:
             dtype=str(config.get_text_config().dtype or "auto").removeprefix("torch.") if dtype == "auto" else dtype,
             max_model_len=max_model_len,
             enable_prefix_caching=True,
+            # A prompt read in parts draws a number for each and takes it back, which a CPU's generator cannot
+            **({"enable_chunked_prefill": False} if current_platform.is_cpu() else {}),
             enable_lora=adapter is not None,
             **({} if rank is None else {"max_lora_rank": rank}),
             tensor_parallel_size=tensor_parallel_size,

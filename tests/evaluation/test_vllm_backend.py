@@ -89,6 +89,16 @@ def test_the_same_seeds_give_the_same_samples_whatever_was_sampled_before(backen
 
 
 @engine
+def test_prompts_of_more_tokens_than_are_read_at_once(backend):
+    # No two begin alike, so that nothing is shared
+    source = torch.Generator().manual_seed(0)
+    prompts = torch.randint(3, 20, (600, 27), generator=source).tolist()
+    requests = [Request(tuple(ids), (0, number)) for number, ids in enumerate(prompts)]
+    together = backend.generate(requests)
+    assert len(together) == 600 and together == backend.generate(requests)
+
+
+@engine
 def test_an_adapter_is_put_on_the_model(tokenizer, tmp_path, monkeypatch):
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     adapter, sampling = make_adapter(tmp_path), Sampling(max_tokens=12, top_k=1)
