@@ -282,7 +282,7 @@ def notes(settings: dict[str, dict[str, Any]]) -> list[str]:
     for name, what in OF_THE_WAY.items():
         values = {model: each.get(name) for model, each in settings.items()}
         if len({str(value) for value in values.values()}) > 1:
-            listed = ", ".join(f"{model} {value}" for model, value in values.items())
+            listed = ", ".join(f"{value} for {model}" for model, value in values.items())
             said.append(f"Not sampled alike: {what} is {listed}.")
     models = list(settings)
     for i, first in enumerate(models):

@@ -88,6 +88,7 @@ def summarize(collected: Collected, ks: list[int]) -> dict[str, Any]:
     correct = np.array([sum(row["verdict"] == "right" for row in each) for each in rows])
     answers = [meanings(each, problems.task) for each in rows]
     votes = [_votes(*each) for each in zip(answers, rows, strict=True)]
+    majorities = np.array([majority_at_k(*each, ks, seed=index) for index, each in enumerate(votes)])
     every = [row for each in rows for row in each]
     return {
         "benchmark": problems.name,
@@ -97,9 +98,7 @@ def summarize(collected: Collected, ks: list[int]) -> dict[str, Any]:
         "questions": problems.questions,
         "golds": problems.golds,
         "pass_at_k": {str(k): with_intervals(num_samples, correct, k) for k in ks},
-        "majority_at_k": {
-            str(k): _mean([majority_at_k(*each, k, seed=index) for index, each in enumerate(votes)]) for k in ks
-        },
+        "majority_at_k": {str(k): _mean(column) for k, column in zip(ks, majorities.T, strict=True)},
         "length": _mean([np.mean([row["tokens"] for row in each]) for each in rows]),
         "truncated": _mean([np.mean([row["finish"] == "length" for row in each]) for each in rows]),
         "answer_found": _mean([np.mean([row["answer"] is not None for row in each]) for each in rows]),

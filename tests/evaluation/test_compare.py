@@ -122,7 +122,10 @@ def test_evaluations_that_were_sampled_otherwise_are_named(evaluations, tmp_path
         (tmp_path / name).mkdir()
         (tmp_path / name / "results.json").write_text(json.dumps(found | {"settings": each}))
     run([*(f"{name}={tmp_path / name}" for name in ("hot", "cold", "twin")), "--output", str(tmp_path / "report")])
-    said = ("Not sampled alike: the temperature is hot 1.0, cold 0.6, twin 1.0.", "twin' are the same samples")
+    said = (
+        "Not sampled alike: the temperature is 1.0 for hot, 0.6 for cold, 1.0 for twin.",
+        "twin' are the same samples",
+    )
     for text in (capsys.readouterr().out, (tmp_path / "report" / "report.md").read_text()):
         assert all(each in text for each in said)
     page = (tmp_path / "report" / "index.html").read_text()

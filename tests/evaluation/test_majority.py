@@ -17,22 +17,22 @@ def enumerated(counts, correct, k) -> float:
 
 
 @pytest.mark.parametrize("counts", [[3, 2, 1], [4, 4], [1, 1, 1, 3], [6]])
-@pytest.mark.parametrize("k", [1, 2, 3, 5])
-def test_it_is_what_enumeration_gives(counts, k):
-    correct = [index == 0 for index in range(len(counts))]
-    assert majority_at_k(counts, correct, k, num_draws=4000) == pytest.approx(enumerated(counts, correct, k), abs=0.03)
+def test_it_is_what_enumeration_gives(counts):
+    correct, ks = [index == 0 for index in range(len(counts))], [5, 1, 2, 3]
+    found = majority_at_k(counts, correct, ks, num_draws=4000)
+    assert found == pytest.approx([enumerated(counts, correct, k) for k in ks], abs=0.03)
 
 
 def test_all_samples_vote_exactly_and_ties_share():
-    assert majority_at_k([5, 3], [True, False], 8) == 1.0
-    assert majority_at_k([5, 3], [False, True], 8) == 0.0
-    assert majority_at_k([3, 3, 1], [False, True, True], 7) == 0.5
+    assert majority_at_k([5, 3], [True, False], [8]) == [1.0]
+    assert majority_at_k([5, 3], [False, True], [8]) == [0.0]
+    assert majority_at_k([3, 3, 1], [False, True, True], [7]) == [0.5]
 
 
 def test_one_vote_is_pass_at_1():
-    assert majority_at_k([6, 2], [True, False], 1, num_draws=20_000) == pytest.approx(0.75, abs=0.02)
+    assert majority_at_k([6, 2], [True, False], [1]) == [0.75]
 
 
 def test_more_votes_than_samples_are_refused():
     with pytest.raises(ValueError, match="`k` is 9; it must lie between 1 and the 8 samples"):
-        majority_at_k([5, 3], [True, False], 9)
+        majority_at_k([5, 3], [True, False], [9])
