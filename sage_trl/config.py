@@ -57,8 +57,8 @@ class SAGEGRPOConfig(GRPOConfig):
             A completion counts as correct when that reward is above this value.
         eval_pass_at_k (`dict[str, Any]`, *optional*):
             Pass@k to log as `eval/pass@k` on the evaluation schedule, measured by the run's own engine without
-            touching the run: the arguments of [`~sage_trl.evaluation.monitor.PassAtK`], such as `{"benchmarks":
-            "amc23", "n": 16}`.
+            touching the run: the arguments of [`~sage_trl.evaluation.monitor_settings.PassAtK`], such as
+            `{"benchmarks": "amc23", "n": 16}`.
     """
 
     _argument_group_name = "training, anchor and guide"
@@ -169,7 +169,7 @@ class SAGEGRPOConfig(GRPOConfig):
 
     def check_pass_at_k(self) -> None:
         """Raises if pass@k cannot be measured as the run samples, or would never be."""
-        from .evaluation.monitor import PassAtK
+        from .evaluation.monitor_settings import PassAtK
 
         PassAtK.of(self.eval_pass_at_k)
         if self.eval_strategy == "no":

@@ -15,7 +15,7 @@ from sage_trl import SAGEGRPOConfig, SAGEGRPOTrainer
 from sage_trl.data.countdown import make_countdown
 from sage_trl.dry_run import describe_training
 from sage_trl.eval import evaluate
-from sage_trl.evaluation.monitor import PassAtK
+from sage_trl.evaluation.monitor_settings import PassAtK
 from sage_trl.evaluation.settings import EvalArguments
 from sage_trl.rewards.countdown import countdown_reward
 from sage_trl.train import build_trainer as build_trainer_of_recipe
