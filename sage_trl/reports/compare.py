@@ -12,6 +12,7 @@ from ..evaluation.curves import draw_on, literal, shown_ks
 from ..evaluation.results import percent_cell
 from .page import INK, picture, render, write
 
+MANY = 1_000_000  # problems, beyond which nobody wants to know
 LATEX = {each: f"\\{each}" for each in "_&%#${}"}
 LATEX |= {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
 
@@ -43,7 +44,8 @@ def _row(k: int, found: dict[str, Any]) -> dict[str, Any]:
         if found["problems_to_settle"] is not None:
             # Two figures of it: the rest is noise
             about = float(f"{found['problems_to_settle']:.1e}")
-            words += f"; one of this size would take about {about:,.0f} problems to see"
+            count = f"about {about:,.0f}" if about <= MANY else f"more than {MANY:,}"
+            words += f"; one of this size would take {count} problems to see"
     else:
         words = "higher" if found["value"] > 0 else "lower"
         if found["p_holm"] > 0.05:

@@ -12,6 +12,7 @@ from sage_trl.evaluation.benchmarks import Problems
 from sage_trl.evaluation.pass_at_k import pass_at_k
 from sage_trl.evaluation.records import Records
 from sage_trl.evaluation.results import collect, summarize, write_results
+from sage_trl.reports.compare import markdown
 
 IDS = [f"p{i}" for i in range(40)]
 
@@ -196,3 +197,10 @@ def test_a_benchmark_that_not_all_have_is_named(evaluations, tmp_path, capsys):
         (tmp_path / name / "results.json").write_text(json.dumps(found | {"benchmarks": kept}))
     run([f"a={tmp_path / 'a'}", f"b={tmp_path / 'b'}", "--output", str(tmp_path / "report")])
     assert "Not compared, since not all have it: " in capsys.readouterr().out
+
+
+def test_a_number_of_problems_that_nobody_has_is_not_counted_out(report):
+    comparison = json.loads((report / "compare.json").read_text())
+    figure = comparison["benchmarks"]["math500"]["pairs"][0]["difference"]["1"]
+    figure |= {"interval": [-0.01, 0.01], "problems_to_settle": 9e7}
+    assert "would take more than 1,000,000 problems to see" in markdown(comparison)
