@@ -13,7 +13,6 @@ from typing import Any
 
 from .evaluation.comparison import compare, match
 from .evaluation.curves import draw_panels
-from .evaluation.publish import push_comparison, resolve_target
 from .evaluation.results import RESULTS
 from .evaluation.settings import parse_ks
 from .launch import mistakes_as_one_line
@@ -91,13 +90,14 @@ def write_report(found: dict[str, dict[str, Any]], folder: Path, ks: list[int] |
 def run(argv: list[str] | None = None, prog: str | None = None) -> None:
     """Compares as the command line says. A mistake is one line and exit code 2."""
     options = make_parser(prog or "python -m sage_trl.compare").parse_args(sys.argv[1:] if argv is None else argv)
+    from .reports.compare import latex, markdown
+    from .reports.publish import push_comparison, resolve_target
+
     with mistakes_as_one_line(ValueError, OSError):
         ks = None if options.k is None else parse_ks(options.k)
         found = load(options.evaluations)
         target = None if options.push_to_hub is None else resolve_target(options.push_to_hub, list(found))
         comparison = write_report(found, options.output, ks)
-    from .reports.compare import latex, markdown
-
     report = markdown(comparison)
     print(report)
     if options.latex:

@@ -133,6 +133,9 @@ class SAGEGRPOConfig(GRPOConfig):
             length = self.max_completion_length or 512
             self.beta = SEQUENCE_BETA / length if self.anchor == "sequence" else DEFAULT_BETA
         self.use_bias_correction_kl = self.use_bias_correction_kl or self.anchor == "token"
+        if self.eval_pass_at_k and self.per_device_eval_batch_size == 8 and self.num_generations_eval is None:
+            # TRL's check of what no test split is there for
+            self.per_device_eval_batch_size = math.lcm(8, self.num_generations)
         super().__post_init__()
         if not (math.isfinite(self.beta) and self.beta >= 0):
             raise ValueError(f"`beta` is {self.beta}; a KL coefficient must be finite and at least 0.")
@@ -178,7 +181,6 @@ class SAGEGRPOConfig(GRPOConfig):
                 "`eval_strategy` to 'steps' and `eval_steps` to how often."
             )
         unable = {
-            "min_p": self.min_p,
             "repetition_penalty": self.repetition_penalty != 1.0 and self.repetition_penalty,
             "generation_kwargs": self.generation_kwargs,
             "use_transformers_continuous_batching": self.use_transformers_continuous_batching,

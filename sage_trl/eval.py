@@ -89,7 +89,13 @@ def evaluate(arguments: EvalArguments) -> dict[str, Any] | None:
     def read() -> list[Collected]:
         return [collect(*each, arguments.n) for each in zip(benchmarks, places, strict=True)]
 
-    found = [] if arguments.rescore else read()
+    found = read()
+    missing = sum(each.missing for each in found)
+    if arguments.rescore and missing:
+        raise ValueError(
+            f"`rescore` judges what was sampled, and {missing:,} completions of `n` {arguments.n} were not. Set `n` "
+            "as it was, or sample the rest first."
+        )
     if arguments.keep_text and any("text" not in row for each in found for row in each.table.values()):
         raise ValueError(
             f"`keep_text` is set, but '{folder}' holds completions whose texts were not kept. Set `output_dir` to "
@@ -100,7 +106,7 @@ def evaluate(arguments: EvalArguments) -> dict[str, Any] | None:
             rescore(problems, place)
         bind_folder(arguments, settings, benchmarks)
         found = read()
-    elif any(each.missing for each in found):
+    elif missing:
         with only_process(arguments):
             sample_missing(arguments, settings, base, adapter, benchmarks, places)
         found = read()
@@ -170,6 +176,7 @@ def sample_missing(
             seed=arguments.seed,
             batch_size=arguments.batch_size,
             shard=arguments.shard_of,
+            planned_for=settings["planned_for"],
             keep_text=arguments.keep_text,
         )
 

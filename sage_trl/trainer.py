@@ -40,7 +40,7 @@ from .anchor import (
 from .card import PAPER, describe_method, drop_local_base
 from .config import SAGEGRPOConfig
 from .contract import TESTED_TRL, LossInputs, TRLContractError, check_loss
-from .evaluation.monitor import PassAtKMonitor, keep_base_weights
+from .evaluation.monitor import PassAtKMonitor, keep_base_weights, without_dataset
 from .guides import GuideFunction, GuideSignals, Rollout
 from .rows import credit_groups, gather_rows, own_rows
 from .seeds import StepSeeds, derive_generator
@@ -117,14 +117,12 @@ class SAGEGRPOTrainer(GRPOTrainer):
         self._loss_inputs: LossInputs | None = None  # set while TRL computes a loss
         self._forwards: list | None = None  # set while TRL scores completions and its forwards are wanted
         self._micro_batch = {"train": StepSeeds(), "eval": StepSeeds()}
-        self.monitor: PassAtKMonitor | None = None
-        if args.eval_pass_at_k is not None and len(other_args) < 2 and kwargs.get("eval_dataset") is None:
-            kwargs["eval_dataset"] = {}  # transformers asks for one wherever there is an evaluation schedule
+        if args.eval_pass_at_k is not None:
+            other_args, kwargs = without_dataset(other_args, kwargs)
         super().__init__(model, reward_funcs, args, *other_args, **kwargs)
 
         self._pass_column = args.pass_column(self.reward_func_names)
-        if args.eval_pass_at_k is not None:
-            self.monitor = PassAtKMonitor.of(args, self._tokenizer, self.accelerator.unwrap_model(self.model))
+        self.monitor = PassAtKMonitor.of(args, self._tokenizer, self.accelerator.unwrap_model(self.model))
         # Before 1.15 every forward gives entropies when asked to
         if self._needs_ref_entropies and self.ref_model is not None and FROM_1_15:
             from trl.trainer.utils import add_fused_lm_head
@@ -300,15 +298,16 @@ class SAGEGRPOTrainer(GRPOTrainer):
     # Pass@k on the evaluation schedule
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
-        if self.monitor is None or metric_key_prefix != "eval":
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        if self.monitor is None or (dataset and metric_key_prefix != "eval"):
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
         self.model.eval()
         found = self._measure_pass_at_k()
-        if self.eval_dataset if eval_dataset is None else eval_dataset:
+        if dataset:
             self._metrics["eval"].update({name: [value] for name, value in found.items()})
             metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
         else:
-            metrics = {f"eval_{name}": value for name, value in found.items()}
+            metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
             super(GRPOTrainer, self).log(metrics)  # TRL's own shows the completions of the last step again
             self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics

@@ -57,18 +57,23 @@ class Sampling:
             How many tokens are kept; 0 for all.
         max_tokens (`int`, *optional*, defaults to `3072`):
             Tokens after which a completion is cut off.
+        min_p (`float`, *optional*, defaults to `0.0`):
+            Share of the likeliest token's probability below which a token is left out.
     """
 
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
     max_tokens: int = 3072
+    min_p: float = 0.0
 
     def __post_init__(self):
         if not self.temperature >= 0:
             raise ValueError(f"`temperature` is {self.temperature}; it must be at least 0.")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"`top_p` is {self.top_p}; it must be above 0 and at most 1.")
+        if not 0 <= self.min_p <= 1:
+            raise ValueError(f"`min_p` is {self.min_p}; it must lie between 0 and 1.")
         if self.top_k < 0:
             raise ValueError(f"`top_k` is {self.top_k}; it must be at least 0, where 0 keeps all tokens.")
         if self.max_tokens < 1:

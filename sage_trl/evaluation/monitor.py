@@ -33,6 +33,16 @@ if TYPE_CHECKING:
     from ..config import SAGEGRPOConfig
 
 
+def without_dataset(more: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    """
+    A trainer's arguments after the first three, with an empty `eval_dataset` where there is none: transformers asks
+    for one wherever there is an evaluation schedule.
+    """
+    if len(more) > 1:
+        return (more[0], {} if more[1] is None else more[1], *more[2:]), kwargs
+    return more, kwargs if kwargs.get("eval_dataset") is not None else kwargs | {"eval_dataset": {}}
+
+
 @contextmanager
 def keep_base_weights(model: "PreTrainedModel") -> Iterator[None]:
     """
@@ -104,13 +114,15 @@ class PassAtKMonitor:
     @classmethod
     def of(
         cls, args: "SAGEGRPOConfig", tokenizer: "PreTrainedTokenizerBase", model: "PreTrainedModel"
-    ) -> "PassAtKMonitor":
-        """As a run's settings say."""
+    ) -> "PassAtKMonitor | None":
+        """As a run's settings say; `None` where they ask for none."""
+        if args.eval_pass_at_k is None:
+            return None
         return cls(
             PassAtK.of(args.eval_pass_at_k),
             tokenizer,
             model,
-            Sampling(args.temperature, args.top_p, args.top_k, args.max_completion_length),
+            Sampling(args.temperature, args.top_p, args.top_k, args.max_completion_length, args.min_p or 0.0),
             args.chat_template_kwargs,
             show_progress=args.process_index == 0 and not args.disable_tqdm,
         )
@@ -163,6 +175,7 @@ class PassAtKMonitor:
                 seed=self.settings.seed,
                 batch_size=batch_size,
                 shard=shard,
+                planned_for=shard[1],
                 progress=self.progress,
             )
             verdicts = Counter((row["problem"], row["verdict"]) for batch in batches for row in batch)

@@ -42,12 +42,12 @@ class PassAtK:
     def __post_init__(self):
         for name, least in (("n", 1), ("num_problems", 1), ("batch_size", 1), ("seed", 0)):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < least):
+            if value is not None and (type(value) is not int or value < least):
                 raise ValueError(f"`{name}` of `eval_pass_at_k` is {value!r}; it must be a whole number >= {least}.")
         if not isinstance(self.benchmarks, str):
             raise ValueError(f"`benchmarks` of `eval_pass_at_k` is {self.benchmarks!r}; write names with commas.")
         if self.prompt_format is not None:
-            resolve_prompt_format(self.prompt_format)
+            resolve_prompt_format(str(self.prompt_format))
         named = ",".join(map(str, self.k)) if isinstance(self.k, list) else self.k
         ks = powers_of_two(self.n) if named is None else parse_ks(named)
         if max(ks) > self.n:

@@ -122,6 +122,7 @@ def run_benchmark(
     seed: int = 0,
     batch_size: int = 256,
     shard: tuple[int, int] = (0, 1),
+    planned_for: int = 1,
     keep_text: bool = False,
     progress: Callable[..., tqdm] = tqdm,
 ) -> None:
@@ -149,6 +150,8 @@ def run_benchmark(
             Completions in a batch.
         shard (`tuple[int, int]`, *optional*, defaults to `(0, 1)`):
             Number of this shard and how many there are.
+        planned_for (`int`, *optional*, defaults to `1`):
+            How many shards the batches are small enough for.
         keep_text (`bool`, *optional*, defaults to `False`):
             Whether records hold the completions' texts.
         progress (`Callable`, *optional*):
@@ -187,6 +190,7 @@ def run_benchmark(
         records.append(rows)
         return rows
 
+    batch_size = min(batch_size, -(-len(prompt_ids) * num_samples // planned_for))
     planned = list(plan([len(ids) for ids in prompt_ids], num_samples, batch_size, shard))
     batches = [
         (batch, missing)

@@ -26,7 +26,8 @@ OF_A_MODEL += ("*token*.json", "chat_template*", "vocab*", "merges.txt", "*.mode
 OF_THE_SAMPLES = ("model", "adapter", "n", "num_problems", "seed", "batch_size", "chat_template_kwargs", "dtype")
 OF_THE_SAMPLES += ("backend", "vllm_tensor_parallel_size")
 # Keys of a training recipe that say how its model is prompted and sampled
-OF_A_RECIPE = ("prompt_format", "temperature", "top_p", "top_k", "max_completion_length", "chat_template_kwargs")
+OF_A_RECIPE = ("prompt_format", "temperature", "top_p", "top_k", "min_p", "max_completion_length")
+OF_A_RECIPE += ("chat_template_kwargs",)
 
 
 @dataclass
@@ -49,7 +50,7 @@ class EvalArguments:
             How many of each benchmark's first problems to take.
         prompt_format (`str`, *optional*):
             How a problem is put to the model. Defaults to what the model's folder says it was trained with.
-        temperature, top_p, top_k, max_completion_length:
+        temperature, top_p, top_k, min_p, max_completion_length:
             How completions are sampled. `--config` takes them from a training recipe.
         output_dir (`str`, *optional*, defaults to `"outputs/eval"`):
             Folder of the records and results. A run that is started again goes on where it stopped.
@@ -89,6 +90,9 @@ class EvalArguments:
     temperature: float = field(default=1.0, metadata={"help": "Temperature of the samples."})
     top_p: float = field(default=1.0, metadata={"help": "Share of probability that is kept."})
     top_k: int = field(default=0, metadata={"help": "Likeliest tokens that are kept; 0 for all."})
+    min_p: float = field(
+        default=0.0, metadata={"help": "Share of the likeliest token's probability below which a token is left out."}
+    )
     max_completion_length: int = field(default=3072, metadata={"help": "Tokens after which a completion is cut off."})
     chat_template_kwargs: dict[str, Any] | str | None = field(
         default=None, metadata={"help": "Arguments of the chat template, as JSON."}
@@ -154,7 +158,7 @@ class EvalArguments:
 
     @property
     def sampling(self) -> Sampling:
-        return Sampling(self.temperature, self.top_p, self.top_k, self.max_completion_length)
+        return Sampling(self.temperature, self.top_p, self.top_k, self.max_completion_length, self.min_p)
 
     @property
     def shard_of(self) -> tuple[int, int]:
@@ -230,17 +234,34 @@ def settle_prompt_format(arguments: EvalArguments) -> tuple[str, list[str]]:
 def settings_of(arguments: EvalArguments, prompt_format: str, base: str, adapter: str | None) -> dict[str, Any]:
     """What the samples depend on, fit to be published. `base` and `adapter` are the parts of the model."""
     settings = {name: getattr(arguments, name) for name in OF_THE_SAMPLES}
+    # Batches are made for the processes of the first command, so that another number of them goes on with the same
+    before = read_folder(Path(arguments.output_dir)) or {"settings": {}}
+    settings["planned_for"] = before["settings"].get("planned_for", arguments.shard_of[1])
     settings |= {"weights": fingerprint(base), "adapter_weights": fingerprint(adapter)}
     return portable(settings | {"prompt_format": prompt_format} | dataclasses.asdict(arguments.sampling))
 
 
 def described(settings: dict[str, Any]) -> str:
     """How the samples were made, in a sentence."""
-    asked = ", ".join(f"{name} {settings[name]}" for name in ("temperature", "top_p", "top_k", "max_tokens", "seed"))
+    asked = ", ".join(
+        f"{name} {settings[name]}" for name in ("temperature", "top_p", "top_k", "min_p", "max_tokens", "seed")
+    )
     return (
         f"In percent, with 95 % intervals over problems. Prompt format {settings['prompt_format']}; {asked}; "
         f"{settings['backend']}."
     )
+
+
+def read_folder(folder: Path) -> dict[str, Any] | None:
+    """What a folder's samples were made with; `None` where it says nothing."""
+    path = folder / SETTINGS
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {key: found[key] for key in ("settings", "problems", "answers")}
+    except (json.JSONDecodeError, KeyError) as error:
+        raise ValueError(f"'{path}' is damaged, or of another version of this program: {error!r}.") from error
 
 
 def check_folder(arguments: EvalArguments, settings: dict[str, Any], benchmarks: list[Problems]) -> dict[str, Any]:
@@ -262,21 +283,16 @@ def check_folder(arguments: EvalArguments, settings: dict[str, Any], benchmarks:
         [`ValueError`]: the folder has samples that were made otherwise; the message names the differences.
     """
     folder = Path(arguments.output_dir)
-    path = folder / SETTINGS
     now = {
         "settings": settings,
         "problems": {each.name: each.questions for each in benchmarks},
         "answers": {each.name: each.golds for each in benchmarks},
     }
-    if not path.is_file():
+    olds = read_folder(folder)
+    if olds is None:
         if any(folder.glob("records/*/*.jsonl.gz")):
             raise ValueError(f"'{folder}' has records and no {SETTINGS}: nobody knows how they were made.")
         return now
-    try:
-        before = json.loads(path.read_text(encoding="utf-8"))
-        olds = {key: before[key] for key in now}
-    except (json.JSONDecodeError, KeyError) as error:
-        raise ValueError(f"'{path}' is damaged, or of another version of this program: {error!r}.") from error
     changed = {name: (olds["settings"].get(name), value) for name, value in settings.items()}
     changed.pop("n")  # a sample is the same however many there are beside it
     if settings["weights"] is not None:  # the same model by another path

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
-from transformers import DynamicCache, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from transformers import DynamicCache, MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from ..loading import load_model
 from ..sampling import end_tokens, pad_rows, until_end
@@ -153,6 +153,7 @@ class _OwnRandomness:
         self.warpers = [] if sampling.temperature in (0, 1) else [TemperatureLogitsWarper(sampling.temperature)]
         self.warpers += [TopKLogitsWarper(sampling.top_k)] if sampling.top_k else []
         self.warpers += [TopPLogitsWarper(sampling.top_p)] if sampling.top_p < 1 else []
+        self.warpers += [MinPLogitsWarper(sampling.min_p)] if sampling.min_p > 0 else []
 
     def __call__(self, scores: torch.Tensor, rows: torch.Tensor, step: int) -> torch.Tensor:
         scores = scores.float()

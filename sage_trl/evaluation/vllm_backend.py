@@ -159,6 +159,7 @@ class VLLMBackend:
                         temperature=self.sampling.temperature,
                         top_p=self.sampling.top_p,
                         top_k=self.sampling.top_k,
+                        min_p=self.sampling.min_p,
                         max_tokens=self.sampling.max_tokens,
                         stop_token_ids=self.ends,
                         detokenize=False,

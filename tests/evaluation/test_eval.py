@@ -150,7 +150,7 @@ def test_texts_that_were_kept_are_judged_again(tmp_path, whole, capsys, monkeypa
     shutil.rmtree(tmp_path / "records")
     with pytest.raises(SystemExit):
         evaluate(tmp_path, "--rescore", "true")
-    assert "`rescore` needs the texts of" in capsys.readouterr().err
+    assert "48 completions of `n` 8 were not" in capsys.readouterr().err
 
 
 def test_a_model_that_was_trained_anew_is_another_one(tmp_path, capsys):

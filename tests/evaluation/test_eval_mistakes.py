@@ -1,5 +1,6 @@
 """What `sage-trl eval` refuses, and how it says so: one line, exit code 2, before a model is loaded."""
 
+import gzip
 import json
 import os
 import signal
@@ -91,3 +92,25 @@ def test_stopped_by_hand_it_says_how_to_go_on(tmp_path):
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130 and "goes on where it was" in said and "Traceback" not in said
+
+
+def test_what_was_not_sampled_cannot_be_judged_again(tmp_path, capsys):
+    run([*SMALL, "--keep_text", "true", "--output_dir", str(tmp_path)])
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file()}
+    message = refused(capsys, "--keep_text", "true", "--n", "8", "--rescore", "true", "--output_dir", tmp_path)
+    assert "24 completions of `n` 8 were not" in message
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file()}
+
+
+def test_batches_are_small_enough_for_the_processes_of_the_first_command_and_stay_so(tmp_path):
+    names, shares = [], []
+    more = ["--batch_size", "256", "--keep_text", "true", "--output_dir", str(tmp_path)]
+    for shard in range(3):
+        run([*SMALL, *more, "--shard", f"{shard}/4"])
+    for path in sorted((tmp_path / "records/countdown").glob("*.gz")):
+        names.append(path.name)
+        shares.append(sum(1 for _ in gzip.open(path)))
+    assert shares == [6, 6, 6] and len(names) == 3
+    run([*SMALL, *more])  # alone, it does the rest, in the same batches
+    assert json.loads((tmp_path / "settings.json").read_text())["settings"]["planned_for"] == 4
+    assert json.loads((tmp_path / "results.json").read_text())["benchmarks"]["countdown"]["samples"] == 4

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from sage_trl.dry_run import describe_training
 from sage_trl.eval import evaluate
 from sage_trl.evaluation.monitor_settings import PassAtK
 from sage_trl.evaluation.settings import EvalArguments
+from sage_trl.evaluation.transformers_backend import TransformersBackend
 from sage_trl.rewards.countdown import countdown_reward
 from sage_trl.train import build_trainer as build_trainer_of_recipe
 from sage_trl.train import make_parser
@@ -145,6 +147,8 @@ def test_another_evaluation_of_one_s_own_is_left_alone(tmp_path):
         (COUNTDOWN | {"k": 8}, "`k` of `eval_pass_at_k` names 8"),
         (COUNTDOWN | {"k": [0]}, "`k` is '0'"),
         (COUNTDOWN | {"n": 0}, "`n` of `eval_pass_at_k` is 0"),
+        (COUNTDOWN | {"n": True}, "`n` of `eval_pass_at_k` is True"),
+        (COUNTDOWN | {"prompt_format": 5}, "`prompt_format` is '5'"),
         (COUNTDOWN | {"n": "many"}, "`n` of `eval_pass_at_k` is 'many'"),
         (COUNTDOWN | {"seed": -1}, "`seed` of `eval_pass_at_k` is -1"),
         (COUNTDOWN | {"prompt_format": "qwen-meth"}, "`prompt_format` is 'qwen-meth'"),
@@ -161,7 +165,6 @@ def test_a_mistake_is_named_before_anything_loads(settings, message, tmp_path):
     "settings, message",
     [
         ({"eval_strategy": "no"}, "it would never be measured"),
-        ({"min_p": 0.1}, "`min_p` is 0.1"),
         ({"repetition_penalty": 1.1}, "`repetition_penalty` is 1.1"),
         ({"generation_kwargs": {"num_beams": 2}}, "`generation_kwargs` is"),
         ({"use_vllm": True, "vllm_mode": "server"}, "`vllm_mode` is 'server'"),
@@ -228,3 +231,47 @@ output_dir: {tmp_path}/run
     assert not trainer.eval_dataset
     described = describe_training(trainer, uses_vllm=False)["Evaluation"]
     assert described == ["pass@k of own, 1 x 4 completions, k = 1, 2, 4, every 5 steps"]
+
+
+def test_groups_of_any_size_need_no_batch_size_of_an_evaluation_that_is_not_made(tmp_path):
+    settings = {"num_generations": 16, "per_device_train_batch_size": 16}
+    trainer = demo_trainer(
+        tmp_path, **SCHEDULE | {"per_device_eval_batch_size": 8}, **settings, eval_pass_at_k=COUNTDOWN
+    )
+    assert "eval_pass@4" in trainer.evaluate()
+
+
+def test_no_dataset_is_no_dataset_however_it_is_said_and_any_prefix_is_taken(tmp_path):
+    args = SAGEGRPOConfig(str(tmp_path), **FAST | SCHEDULE | {"max_completion_length": 12}, eval_pass_at_k=COUNTDOWN)
+    trainer = SAGEGRPOTrainer(MODEL, countdown_reward, args, make_countdown(32), None)
+    assert {"test_pass@1", "test_pass@4"} <= trainer.evaluate(metric_key_prefix="test").keys()
+
+
+def test_min_p_is_followed(tmp_path):
+    rare, likely = (
+        demo_trainer(tmp_path, **SCHEDULE, min_p=min_p, eval_pass_at_k=COUNTDOWN | {"num_problems": 40}).evaluate()
+        for min_p in (None, 1.0)
+    )
+    # Only the likeliest token is left: all samples of a problem are one
+    assert likely["eval_pass@1"] == likely["eval_pass@4"] and rare["eval_pass@1"] < rare["eval_pass@4"]
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 8])
+def test_every_process_has_its_share(processes, tmp_path):
+    trainer = demo_trainer(tmp_path, **SCHEDULE, eval_pass_at_k=COUNTDOWN | {"num_problems": 40})
+    sampled = []
+    for index in range(processes):
+
+        class Counted(TransformersBackend):
+            def generate(self, requests, ended=None):
+                sampled.append((index, len(requests)))  # noqa: B023
+                return super().generate(requests, ended)
+
+        accelerator = SimpleNamespace(
+            process_index=index, num_processes=processes, device="cpu", reduce=lambda counts, reduction: counts
+        )
+        trainer.monitor.measure(Counted(trainer.model, trainer._tokenizer, trainer.monitor.sampling), 256, accelerator)
+    counts = [sum(count for each, count in sampled if each == index) for index in range(processes)]
+    assert (
+        sum(counts) == 160 and max(counts) - min(counts) <= max(count for _, count in sampled) <= 160 / processes + 1
+    )

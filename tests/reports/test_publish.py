@@ -5,14 +5,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
+import yaml
 from hub_server import Hub
-from huggingface_hub import ModelCard
+from huggingface_hub import EvalResult, ModelCard
 
 from sage_trl.eval import evaluate
-from sage_trl.evaluation.publish import resolve_target, with_section
 from sage_trl.evaluation.settings import EvalArguments
+from sage_trl.reports.publish import BEGIN, resolve_target, with_results, with_section
 
 ROOT = Path(__file__).parents[2]
 MODEL = str(ROOT / "examples" / "countdown" / "model")
@@ -55,7 +57,7 @@ def push(evaluations, hub, target, token="hf_secretSecretSecret"):
     names = [f"{name}={evaluations / name}" for name in ("base", "sage")]
     command = [sys.executable, "-m", "sage_trl.compare", *names, "--output", str(evaluations / "report")]
     environment = os.environ | {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "PYTHONPATH": str(ROOT)}
-    environment |= {"HF_TOKEN": token, "HF_HOME": str(evaluations / "hub")}
+    environment |= {"HF_TOKEN": token, "HF_HOME": mkdtemp(dir=evaluations)}  # nothing cached
     return subprocess.run(
         [*command, "--push_to_hub", target], env=environment, capture_output=True, text=True, timeout=120
     )
@@ -111,3 +113,65 @@ def test_a_target_names_an_evaluation_and_a_model(target):
 def test_the_section_stays_where_it_is():
     once = with_section("# Model\n\nWords.\n", "first")
     assert with_section(once.replace("first", "second") + "\nMore.\n", "first") == once + "\nMore.\n"
+    assert with_section(f"{BEGIN}\nMine.\n\n{once}", "first") == f"{BEGIN}\nMine.\n\n{once}"
+
+
+ODD = """---
+# a comment
+language: no
+version: 1.10
+model-index:
+- name: one
+  results:
+  - task: {type: text-generation}
+    dataset: {name: other, type: other, note: mine}
+    metrics:
+    - {type: accuracy, value: 0.5, extra: kept}
+
+- name: two
+  results: []
+tags: [sage]  # mine
+---
+# Title
+
+---
+Words.
+"""
+RESULT = EvalResult("text-generation", "d", "d", "pass@1", 0.25)
+
+
+def test_the_front_matter_stays_letter_by_letter_but_for_the_model_index():
+    card = with_results(ODD, "two", [RESULT])
+    before, _, after = card.partition("model-index:")
+    assert before == ODD.partition("model-index:")[0] and after.endswith(ODD[ODD.index("tags:") :])
+    models = yaml.safe_load(card.split("---")[1])["model-index"]
+    assert [each["name"] for each in models] == ["one", "two"]
+    assert models[0] == yaml.safe_load(ODD.split("---")[1])["model-index"][0]
+    assert models[1]["results"][0]["metrics"][0]["value"] == 0.25
+    assert with_results(card, "two", [RESULT]) == card
+    third = with_results(card, "three", [RESULT])
+    assert [each["name"] for each in yaml.safe_load(third.split("---")[1])["model-index"]] == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize("card", ["", "Words.\n", "---\n---\nWords.\n", "---\nlicense: [mit\n---\nWords.\n"])
+def test_a_card_without_a_model_index_gets_one(card):
+    found = with_results(card, "me", [RESULT])
+    assert found.count("model-index:") == 1 and found.startswith("---\n") and "pass@1" in found
+    assert found.endswith("Words.\n" if card else "---\n")
+    assert with_results(found, "me", [RESULT]) == found
+
+
+@pytest.mark.parametrize("index", ["- [", "- 1", "- name: me\n  results:\n  - 5", "- {results: [{metrics: 1}]}"])
+def test_a_model_index_that_cannot_be_read_is_named(index):
+    with pytest.raises(ValueError, match="`model-index` cannot be read"):
+        with_results(f"---\nmodel-index:\n{index}\n---\n", "me", [RESULT])
+
+
+def test_line_ends_of_a_card_stay_as_they_are(evaluations):
+    with Hub() as hub:
+        hub.files["README.md"] = CARD.replace("\n", "\r\n").encode()
+        pushes = []
+        for _ in range(2):
+            assert push(evaluations, hub, "sage=someone/model").returncode == 0
+            pushes.append(hub.files["README.md"])
+    assert pushes[0] == pushes[1] and pushes[0].count(b"\n") == pushes[0].count(b"\r\n")

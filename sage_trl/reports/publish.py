@@ -1,18 +1,22 @@
 """Puts a comparison into a model's card on the Hub: table, picture, and figures that the Hub reads (`model-index`)."""
 
+import re
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitOperationAdd, EvalResult, HfApi, ModelCard
+import yaml
+from huggingface_hub import CommitOperationAdd, EvalResult, HfApi
 from huggingface_hub.errors import RepositoryNotFoundError
+from huggingface_hub.repocard_data import eval_results_to_model_index
 
 from .. import __version__
-from .benchmarks import BENCHMARKS
-from .curves import shown_ks
+from ..evaluation.benchmarks import BENCHMARKS
+from ..evaluation.curves import shown_ks
+from .compare import escape_markdown
 
 FOLDER = "evaluation"  # in the model's repository
 BEGIN, END = "<!-- sage-trl compare -->", "<!-- end of sage-trl compare -->"
-KEPT = ("n", "temperature", "top_p", "top_k", "max_tokens", "prompt_format", "seed", "backend", "dtype")
+KEPT = ("n", "temperature", "top_p", "top_k", "min_p", "max_tokens", "prompt_format", "seed", "backend", "dtype")
 
 
 def resolve_target(target: str, names: list[str]) -> tuple[str, str]:
@@ -63,11 +67,59 @@ def eval_results(results: dict[str, Any]) -> list[EvalResult]:
 def with_section(text: str, section: str) -> str:
     """The card's text with the section at its end, or in the place of the one that it has."""
     section = f"{BEGIN}\n{section.strip()}\n{END}"
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if begin and end:
-        return before + section + after
+    last = text.rfind(END)
+    first = text.rfind(BEGIN, 0, last) if last != -1 else -1
+    if first != -1:
+        return text[:first] + section + text[last + len(END) :]
     return f"{text.rstrip()}\n\n{section}\n"
+
+
+def with_results(text: str, name: str, results: list[EvalResult]) -> str:
+    """
+    A card whose `model-index` has these results of a model, beside the others that it has. All else stays letter by
+    letter, other models' results and unknown keys too.
+
+    Args:
+        text (`str`):
+            The card.
+        name (`str`):
+            What the model is called where the card does not say.
+        results (`list[EvalResult]`):
+            The results.
+
+    Returns:
+        `str`: the card.
+
+    Raises:
+        [`ValueError`]: the card's `model-index` cannot be read.
+    """
+    opened = re.match(r"---[ \t]*\n(.*?)^---[ \t]*$", text, flags=re.DOTALL | re.MULTILINE)
+    front = opened[1] if opened else ""
+    # A key at the margin, and the lines that are indented, list items or empty below it
+    block = re.search(r"^model-index:.*\n(?:[ \t-].*\n|\n)*", front, flags=re.MULTILINE)
+    try:
+        models = (yaml.safe_load(block[0])["model-index"] if block else None) or []
+        own = models[0] if len(models) == 1 else next((each for each in models if each["name"] == name), None)
+        kept = [each for each in (own or {}).get("results") or [] if not _same(each, results)]
+    except (yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"The card's `model-index` cannot be read: {error}. Mend it on the Hub.") from error
+    if own is None:
+        own = {"name": name}
+        models = [*models, own]
+    own["results"] = [*kept, *eval_results_to_model_index(own["name"], results)[0]["results"]]
+    dumped = yaml.safe_dump({"model-index": models}, sort_keys=False, allow_unicode=True)
+    if block:
+        front = front[: block.start()] + dumped + front[block.end() :]
+    else:
+        front += dumped
+    return f"---\n{front}---" + (text[opened.end() :] if opened else f"\n{text}")
+
+
+def _same(entry: dict[str, Any], results: list[EvalResult]) -> bool:
+    """Whether an entry of a `model-index` is about the benchmark and metrics of one of these."""
+    places = {(each.dataset_type, each.dataset_name, each.metric_type) for each in results}
+    kinds = {(entry["dataset"]["type"], entry["dataset"]["name"], each["type"]) for each in entry["metrics"]}
+    return kinds <= places
 
 
 def push_comparison(repository: str, name: str, found: dict[str, dict[str, Any]], report: str, folder: Path) -> str:
@@ -91,9 +143,9 @@ def push_comparison(repository: str, name: str, found: dict[str, dict[str, Any]]
         `str`: the model's address.
 
     Raises:
-        [`ValueError`]: there is no such model.
+        [`ValueError`]: there is no such model, or its card cannot be read.
     """
-    api = HfApi()
+    api, title = HfApi(), repository.rpartition("/")[2]
     try:
         info = api.model_info(repository)
     except RepositoryNotFoundError as error:
@@ -101,27 +153,18 @@ def push_comparison(repository: str, name: str, found: dict[str, dict[str, Any]]
             f"`--push_to_hub` names '{repository}', which is no model on the Hub, or one that this token may not see. "
             "Push the model first: `push_to_hub: true` in its recipe."
         ) from error
+    card = f"---\nlibrary_name: transformers\n---\n\n# {title}\n"
     if any(each.rfilename == "README.md" for each in info.siblings):
-        card = ModelCard.load(api.hf_hub_download(repository, "README.md", revision=info.sha))
-    else:
-        card = ModelCard(f"---\nlibrary_name: transformers\n---\n\n# {repository.rpartition('/')[2]}\n")
-    new = eval_results(found[name])
-    replaced = {(each.dataset_type, each.dataset_name, each.metric_type) for each in new}
-    kept = [
-        each
-        for each in card.data.eval_results or []
-        if (each.dataset_type, each.dataset_name, each.metric_type) not in replaced
-    ]
-    card.data.eval_results = [*kept, *new]
-    card.data.model_name = card.data.model_name or repository.rpartition("/")[2]
-    made = " ".join(f"{each}=..." for each in found)
+        path = Path(api.hf_hub_download(repository, "README.md", revision=info.sha))
+        card = path.read_bytes().decode("utf-8-sig")
+    line_end = "\r\n" if "\r\n" in card else "\n"
     section = (
-        f"## Evaluation\n\n![pass@k]({FOLDER}/pass_at_k.png)\n\nThis model is *{name}*. Made by "
-        f"`sage-trl compare {made}` of [sage-trl](https://huggingface.co/papers/2605.18864) {__version__}.\n\n{report}"
+        f"## Evaluation\n\n![pass@k]({FOLDER}/pass_at_k.png)\n\nThis model is *{escape_markdown(name)}*. Made by "
+        f"`sage-trl compare` of [sage-trl](https://huggingface.co/papers/2605.18864) {__version__}.\n\n{report}"
     )
-    card.text = with_section(card.text, section)
+    card = with_section(with_results(card.replace("\r\n", "\n"), title, eval_results(found[name])), section)
     files = {
-        "README.md": str(card).encode("utf-8"),
+        "README.md": card.replace("\n", line_end).encode("utf-8"),
         f"{FOLDER}/pass_at_k.png": (folder / "pass_at_k.png").read_bytes(),
         f"{FOLDER}/compare.json": (folder / "compare.json").read_bytes(),
     }
