@@ -9,6 +9,10 @@ import logging
 import struct
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 WEIGHTS = {
     "model.safetensors",
@@ -128,3 +132,11 @@ def _is_whole_safetensors(file: Path) -> bool:
         return False
     end = max((entry["data_offsets"][1] for name, entry in entries.items() if name != "__metadata__"), default=0)
     return file.stat().st_size == 8 + size + end
+
+
+def load_state(path: str | Path, device: "torch.device") -> Any:
+    """What a checkpoint's file holds, tensors and plain values alone, on a device."""
+    import torch
+
+    # accelerate may call a CPU cpu:0, which torch does not know as a place to load to
+    return torch.load(path, map_location="cpu" if device.type == "cpu" else device, weights_only=True)

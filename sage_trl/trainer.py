@@ -38,6 +38,7 @@ from .anchor import (
     summarize_statistics,
 )
 from .card import PAPER, describe_method, drop_local_base
+from .checkpoints import load_state
 from .config import SAGEGRPOConfig
 from .contract import TESTED_TRL, LossInputs, TRLContractError, check_loss
 from .evaluation.monitor import PassAtKMonitor, keep_base_weights, without_dataset
@@ -354,11 +355,9 @@ class SAGEGRPOTrainer(GRPOTrainer):
             logger.warning(f"{checkpoint} was not saved by {type(self).__name__}: completions are generated anew.")
             return
         if self.args.sync_ref_model:
-            reference = torch.load(
-                Path(checkpoint) / REFERENCE_FILE, map_location=self.accelerator.device, weights_only=True
-            )
+            reference = load_state(Path(checkpoint) / REFERENCE_FILE, self.accelerator.device)
             self.accelerator.unwrap_model(self.ref_model).load_state_dict(reference)
-        state = torch.load(file, map_location=self.accelerator.device, weights_only=True)
+        state = load_state(file, self.accelerator.device)
         changed = [name for name, value in self._batch_layout.items() if state["layout"].get(name) != value]
         if changed:
             logger.warning(f"{changed} differ from those of {checkpoint}: completions are generated anew.")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from sage_trl.checkpoints import is_finished, newest_checkpoint, resolve_resume, why_torn
+from sage_trl.checkpoints import is_finished, load_state, newest_checkpoint, resolve_resume, why_torn
 
 
 def make_checkpoint(folder):
@@ -91,3 +91,10 @@ def test_a_run_is_finished_at_its_last_step(run):
     folder = run / "checkpoint-10"
     (folder / "trainer_state.json").write_text(json.dumps({"global_step": 10, "max_steps": 12}))
     assert [is_finished(folder, max_steps) for max_steps in (9, 10, 11, -1)] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu:0"])
+def test_a_state_is_loaded_to_a_cpu_whatever_it_is_called(device, tmp_path):
+    torch.save({"step": 3, "values": torch.arange(3)}, tmp_path / "state.pt")
+    state = load_state(tmp_path / "state.pt", torch.device(device))
+    assert state["step"] == 3 and torch.equal(state["values"], torch.arange(3))
