@@ -49,6 +49,11 @@ def test_accelerate_takes_its_configs(path):
     config = load_config_from_file(str(path))
     assert config.use_cpu == (path.stem == "cpu")
     assert config.mixed_precision == "no"
+    assert (config.num_machines > 1) == ("multinode" in path.stem)
+    if path.stem.startswith("zero"):
+        assert config.deepspeed_config["zero_stage"] == int(path.stem[4])
+        offloaded = {config.deepspeed_config[f"offload_{what}_device"] for what in ("optimizer", "param")}
+        assert offloaded == ({"cpu"} if "offload" in path.stem else {"none"})
 
 
 LARGE = ("Qwen2.5-Math-7B", "Qwen2.5-Math-1.5B", "DeepSeek-R1-Distill-Qwen-7B")

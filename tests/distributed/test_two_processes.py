@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ SCRIPT = Path(__file__).parent / "train_two.py"
 WATCHED = SCRIPT.with_name("train_watched.py")
 
 CONFIG = ROOT / "recipes" / "accelerate_configs" / "ddp.yaml"  # the run itself asks for the CPU
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
 def launch(output_dir, *arguments, script=SCRIPT):
@@ -29,9 +31,8 @@ def run_alone(script, output_dir, *arguments):
 
 
 def run(command):
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     # A rank that waits for another forever is what this would show: hence the limit
-    result = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=240, env=ENVIRONMENT)
     assert result.returncode == 0, result.stderr[-3000:]
 
 
@@ -84,3 +85,20 @@ def test_pass_at_k_is_measured_by_both_as_by_one(tmp_path):
     shared, own = kinds["watched"]["logs"][0], alone["logs"][0]
     assert 0 < own["eval_pass@1"] < own["eval_pass@4"] < 1
     assert {key: shared[key] for key in own} == own
+
+
+def test_two_machines_train_one_model(tmp_path):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(CONFIG), "--num_machines", "2"]
+    command += ["--num_processes", "2", "--main_process_ip", "127.0.0.1", "--main_process_port", port]
+    machines = [
+        subprocess.Popen(
+            [*command, "--machine_rank", str(rank), str(WATCHED), str(tmp_path), "watched"], env=ENVIRONMENT
+        )
+        for rank in (0, 1)
+    ]
+    assert [machine.wait(timeout=240) for machine in machines] == [0, 0]
+    first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
+    assert first["checksum"] == second["checksum"] and len(first["logs"]) == 3

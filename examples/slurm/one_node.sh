@@ -1,0 +1,27 @@
+#!/bin/bash
+#SBATCH --job-name=sage
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=8
+#SBATCH --cpus-per-task=64
+#SBATCH --time=24:00:00
+#SBATCH --requeue
+#SBATCH --output=%x-%j.log
+
+# Trains on one machine, and goes on from the newest whole checkpoint when it is started again:
+#
+#   sbatch examples/slurm/one_node.sh
+#
+# Each variable can be set in front of it, as in RECIPE=my_recipe.yaml sbatch examples/slurm/one_node.sh
+RECIPE="${RECIPE:-recipes/Qwen2.5-Math-7B/sage_branch.yaml}"
+CONFIG="${CONFIG:-recipes/accelerate_configs/zero2.yaml}"
+VENV="${VENV:-.venv}"
+GPUS="${SLURM_GPUS_ON_NODE:-8}"
+
+set -euo pipefail
+cd "${SLURM_SUBMIT_DIR:-.}"
+# shellcheck disable=SC1091
+source "$VENV/bin/activate"
+
+accelerate launch --config_file "$CONFIG" --num_processes "$GPUS" \
+    -m sage_trl.train --config "$RECIPE" --resume_from_checkpoint auto

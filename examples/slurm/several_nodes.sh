@@ -1,0 +1,37 @@
+#!/bin/bash
+#SBATCH --job-name=sage
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=8
+#SBATCH --cpus-per-task=64
+#SBATCH --time=24:00:00
+#SBATCH --requeue
+#SBATCH --output=%x-%j.log
+
+# Trains on several machines, one launcher on each, and goes on from the newest whole checkpoint when it is started
+# again. The folder that it is started in, its .venv and the models are to be seen from all of them:
+#
+#   sbatch --nodes 4 examples/slurm/several_nodes.sh
+#
+# Each variable can be set in front of it.
+RECIPE="${RECIPE:-recipes/Qwen2.5-Math-7B/sage_branch.yaml}"
+CONFIG="${CONFIG:-recipes/accelerate_configs/zero2_multinode.yaml}"
+VENV="${VENV:-.venv}"
+PORT="${PORT:-29500}"
+GPUS="${SLURM_GPUS_ON_NODE:-8}"
+
+set -euo pipefail
+cd "${SLURM_SUBMIT_DIR:-.}"
+# shellcheck disable=SC1091
+source "$VENV/bin/activate"
+
+FIRST="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
+export RECIPE CONFIG PORT GPUS FIRST
+
+# What stands in single quotes is run on each machine, which knows its own number
+# shellcheck disable=SC2016
+srun --kill-on-bad-exit=1 bash -c '
+    accelerate launch --config_file "$CONFIG" \
+        --num_machines "$SLURM_NNODES" --num_processes "$((SLURM_NNODES * GPUS))" --machine_rank "$SLURM_NODEID" \
+        --main_process_ip "$FIRST" --main_process_port "$PORT" \
+        -m sage_trl.train --config "$RECIPE" --resume_from_checkpoint auto'

@@ -1,0 +1,90 @@
+"""The job scripts, run by bash on this machine. Of SLURM itself there are only stand-ins for its two commands."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = sorted((ROOT / "examples" / "slurm").glob("*.sh"))
+SRUN = """#!/bin/bash
+# One process on each of two machines; the job fails with the first of them
+shift
+for SLURM_NODEID in 0 1; do export SLURM_NODEID; "$@" & pids="$pids $!"; done
+for pid in $pids; do wait "$pid" || exit 1; done
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """A folder as a user has it, and the environment of a job in it."""
+    commands, recipe = tmp_path / "bin", tmp_path / "recipe.yaml"
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/activate").write_text(f'PATH="{Path(sys.executable).parent}:$PATH"\n')
+    commands.mkdir()
+    for name, text in (("srun", SRUN), ("scontrol", "#!/bin/bash\necho 127.0.0.1\necho elsewhere\n")):
+        (commands / name).write_text(text)
+        (commands / name).chmod(0o755)
+    settings = yaml.safe_load((ROOT / "recipes/countdown/sage_branch.yaml").read_text())
+    settings |= {"model_name_or_path": str(ROOT / "examples/countdown/model"), "use_cpu": True, "bf16": False}
+    settings |= {"max_steps": 2, "save_steps": 1, "save_strategy": "steps", "num_generations": 2, "report_to": "none"}
+    settings |= {"per_device_train_batch_size": 4, "output_dir": str(tmp_path / "run")}
+    recipe.write_text(yaml.safe_dump(settings))
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    environment = os.environ | {"PATH": f"{commands}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "PORT": port}
+    environment |= {"RECIPE": str(recipe), "CONFIG": str(ROOT / "recipes/accelerate_configs/ddp.yaml")}
+    environment |= {"SLURM_GPUS_ON_NODE": "1", "SLURM_SUBMIT_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    return tmp_path, environment
+
+
+def submit(name, environment):
+    command = ["bash", str(ROOT / "examples/slurm" / name)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr[-6000:]
+    return result.stdout
+
+
+def test_one_node_trains_and_a_requeued_job_goes_on(cluster):
+    folder, environment = cluster
+    submit("one_node.sh", environment)
+    assert json.loads((folder / "run/trainer_state.json").read_text())["global_step"] == 2
+    shutil.rmtree(folder / "run/checkpoint-2")
+    assert f"Resuming from {folder}/run/checkpoint-1" in submit("one_node.sh", environment)
+
+
+def test_several_nodes_train_one_model(cluster):
+    folder, environment = cluster
+    environment |= {"SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "node[1-2]"}
+    submit("several_nodes.sh", environment)
+    assert json.loads((folder / "run/trainer_state.json").read_text())["global_step"] == 2
+    assert {path.name for path in (folder / "run/checkpoint-2").glob("sage_state_*")} == {
+        "sage_state_0.pt",
+        "sage_state_1.pt",
+    }
+
+
+def test_an_array_of_jobs_evaluates_one_model(cluster):
+    folder, environment = cluster
+    environment |= {"MODEL": str(ROOT / "examples/countdown/model"), "OUTPUT": str(folder / "eval"), "SAMPLES": "2"}
+    environment |= {"BENCHMARKS": "countdown", "SLURM_ARRAY_TASK_COUNT": "2"}
+    recipe = folder / "eval.yaml"
+    recipe.write_text("max_completion_length: 12\n")
+    for number in ("0", "1"):
+        said = submit("evaluate.sh", environment | {"SLURM_ARRAY_TASK_ID": number, "RECIPE": str(recipe)})
+    assert "200 problems x 2" in said and len(list(folder.glob("eval/records/countdown/*.gz"))) == 2
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_shellcheck_finds_nothing(script):
+    if shutil.which("shellcheck") is None:
+        pytest.skip("shellcheck is not installed: apt-get install shellcheck")
+    result = subprocess.run(["shellcheck", str(script)], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout
