@@ -138,4 +138,5 @@ def test_no_line_of_the_loss_is_overridden_but_the_seam():
         "_save_rng_state",
         "create_model_card",
         "end",
+        "evaluate",
     }

@@ -23,5 +23,5 @@ cd "${SLURM_SUBMIT_DIR:-.}"
 # shellcheck disable=SC1091
 source "$VENV/bin/activate"
 
-accelerate launch --config_file "$CONFIG" --num_processes "$GPUS" \
+accelerate launch --config_file "$CONFIG" --num_processes "$GPUS" --main_process_port 0 \
     -m sage_trl.train --config "$RECIPE" --resume_from_checkpoint auto
