@@ -16,6 +16,7 @@ OF_THE_WAY = {
     "temperature": "the temperature",
     "top_p": "top_p",
     "top_k": "top_k",
+    "min_p": "min_p",
     "max_tokens": "the longest completion",
     "backend": "the engine",
     "dtype": "the numbers of the weights",

@@ -243,9 +243,8 @@ def settings_of(arguments: EvalArguments, prompt_format: str, base: str, adapter
 
 def described(settings: dict[str, Any]) -> str:
     """How the samples were made, in a sentence."""
-    asked = ", ".join(
-        f"{name} {settings[name]}" for name in ("temperature", "top_p", "top_k", "min_p", "max_tokens", "seed")
-    )
+    names = [each.name for each in dataclasses.fields(Sampling)]
+    asked = ", ".join(f"{name} {settings[name]}" for name in (*names, "seed"))
     return (
         f"In percent, with 95 % intervals over problems. Prompt format {settings['prompt_format']}; {asked}; "
         f"{settings['backend']}."

@@ -11,12 +11,13 @@ from huggingface_hub.repocard_data import eval_results_to_model_index
 
 from .. import __version__
 from ..evaluation.benchmarks import BENCHMARKS
+from ..evaluation.comparison import OF_THE_WAY
 from ..evaluation.curves import shown_ks
 from .compare import escape_markdown
 
 FOLDER = "evaluation"  # in the model's repository
 BEGIN, END = "<!-- sage-trl compare -->", "<!-- end of sage-trl compare -->"
-KEPT = ("n", "temperature", "top_p", "top_k", "min_p", "max_tokens", "prompt_format", "seed", "backend", "dtype")
+KEPT = ("n", "seed", *OF_THE_WAY)  # of the settings, with each figure
 
 
 def resolve_target(target: str, names: list[str]) -> tuple[str, str]:

@@ -1,10 +1,13 @@
 import itertools
+from dataclasses import fields
 
 import numpy as np
 import pytest
 
+from sage_trl.evaluation.backends import Sampling
 from sage_trl.evaluation.comparison import (
     BANDS,
+    OF_THE_WAY,
     Evaluated,
     band_of,
     compare,
@@ -165,3 +168,7 @@ def test_equal_means_are_no_difference_and_no_crossing():
         found = difference(*pair, k=1)
         assert found["value"] == 0 and found["problems_to_settle"] is None
         assert crossing(*pair)["k"] is None
+
+
+def test_every_way_of_sampling_is_compared():
+    assert {each.name for each in fields(Sampling)} <= OF_THE_WAY.keys()
