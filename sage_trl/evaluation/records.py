@@ -75,10 +75,11 @@ def repair(path: Path) -> None:
 
 def _members(path: Path) -> Iterator[tuple[bytes, int]]:
     """The text of each whole gzip member and where in the file it ends."""
+    size = path.stat().st_size  # another process may write on: what it adds meanwhile is not looked at
     with path.open("rb") as file:
         started = position = 0
         data, member, parts = b"", zlib.decompressobj(zlib.MAX_WBITS | 16), []
-        while data := data or file.read(CHUNK):
+        while data := data or file.read(min(CHUNK, size - file.tell())):
             try:
                 parts.append(member.decompress(data))
             except zlib.error:  # what follows is no member
@@ -87,14 +88,12 @@ def _members(path: Path) -> Iterator[tuple[bytes, int]]:
             if member.eof:
                 yield b"".join(parts), position
                 started, member, parts = position, zlib.decompressobj(zlib.MAX_WBITS | 16), []
-        _check_end(path, started)
+        file.seek(started)
+        _check_end(path, started, file.read(size - started))
 
 
-def _check_end(path: Path, start: int) -> None:
+def _check_end(path: Path, start: int, rest: bytes) -> None:
     """Raises [`ValueError`] where whole members follow what is none: that is damage, and no half-written end."""
-    with path.open("rb") as file:
-        file.seek(start)
-        rest = file.read()
     found = rest.find(MEMBER, 1)
     while found != -1:
         member = zlib.decompressobj(zlib.MAX_WBITS | 16)
