@@ -17,9 +17,14 @@ def is_main_process() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
+def uses_fsdp() -> bool:
+    """Whether the launcher set up FSDP."""
+    return os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+
+
 def zero_stage() -> int:
     """Stage of ZeRO that the launcher set up: 3 for FSDP, 0 for none."""
-    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
+    if uses_fsdp():
         return 3
     if os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true":
         return int(os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2"))

@@ -2,12 +2,12 @@
 
 import logging
 import math
-import os
 from dataclasses import dataclass, field
 from typing import Any
 
 from trl import GRPOConfig
 
+from .checks import uses_fsdp
 from .guides import GuideFunction, check_guide, resolve_guide
 from .imports import nearest
 from .recipe import parse_json, parse_mapping
@@ -185,7 +185,7 @@ class SAGEGRPOConfig(GRPOConfig):
             "generation_kwargs": self.generation_kwargs,
             "use_transformers_continuous_batching": self.use_transformers_continuous_batching,
             "vllm_mode": self.use_vllm and self.vllm_mode != "colocate" and self.vllm_mode,
-            "fsdp": not self.use_vllm and os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true",
+            "fsdp": not self.use_vllm and uses_fsdp(),
             "vllm_enable_sleep_mode": self.use_vllm and self.vllm_enable_sleep_mode,
         }
         for name, value in unable.items():

@@ -46,6 +46,18 @@ def build_trainer(output_dir, trainer_class=SAGEGRPOTrainer, config_class=SAGEGR
     )
 
 
+def assert_distribution(model: torch.nn.Module, prompt_ids, sampling, tokens: list[int]) -> None:
+    """That so many first tokens of one prompt follow the model's own distribution, as the sampling shapes it."""
+    with torch.no_grad():
+        scores = model(torch.tensor([prompt_ids])).logits[0, -1] / sampling.temperature
+    if sampling.top_k:
+        scores[scores < scores.topk(sampling.top_k).values[-1]] = -torch.inf
+    expected = scores.softmax(-1)
+    found = torch.bincount(torch.tensor(tokens), minlength=len(expected)) / len(tokens)
+    assert (found[expected == 0] == 0).all()
+    assert (found - expected).abs().max() < 4 * (0.25 / len(tokens)) ** 0.5
+
+
 def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 

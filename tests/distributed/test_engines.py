@@ -2,26 +2,23 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from engines import engine
+from ports import free_port
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("train_watched.py")
 
 
 def run(output_dir, kind):
-    with socket.socket() as free:  # other tests run beside this one
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": free_port(),
     }
     command = [sys.executable, str(SCRIPT), str(output_dir), kind]
     result = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)

@@ -3,13 +3,13 @@
 import json
 import math
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from enumeration import save_model
+from ports import free_port
 
 ROOT = Path(__file__).parent.parent.parent
 SCRIPT = Path(__file__).parent / "train_two.py"
@@ -88,11 +88,8 @@ def test_pass_at_k_is_measured_by_both_as_by_one(tmp_path):
 
 
 def test_two_machines_train_one_model(tmp_path):
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = str(free.getsockname()[1])
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(CONFIG), "--num_machines", "2"]
-    command += ["--num_processes", "2", "--main_process_ip", "127.0.0.1", "--main_process_port", port]
+    command += ["--num_processes", "2", "--main_process_ip", "127.0.0.1", "--main_process_port", free_port()]
     machines = [
         subprocess.Popen(
             [*command, "--machine_rank", str(rank), str(WATCHED), str(tmp_path), "watched"], env=ENVIRONMENT

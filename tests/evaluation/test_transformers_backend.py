@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import assert_distribution
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sage_trl.evaluation.backends import Request, Sampling
@@ -38,14 +39,7 @@ def test_samples_follow_the_model_s_distribution(engine):
     requests = requests_of(tokenizer, 4000)
     for sampling in (Sampling(max_tokens=1), Sampling(max_tokens=1, temperature=0.5), Sampling(max_tokens=1, top_k=2)):
         first = [row[0] for row in TransformersBackend(model, tokenizer, sampling).generate(requests)]
-        with torch.no_grad():
-            scores = model(torch.tensor([requests[0].prompt_ids])).logits[0, -1] / sampling.temperature
-        if sampling.top_k:
-            scores[scores < scores.topk(sampling.top_k).values[-1]] = -torch.inf
-        expected = scores.softmax(-1)
-        found = torch.bincount(torch.tensor(first), minlength=len(expected)) / len(first)
-        assert (found[expected == 0] == 0).all()
-        assert (found - expected).abs().max() < 4 * (0.25 / len(first)) ** 0.5
+        assert_distribution(model, requests[0].prompt_ids, sampling, first)
 
 
 def test_a_batch_too_large_for_memory_is_halved(engine, monkeypatch):

@@ -12,6 +12,7 @@ import pytest
 import torch
 from engines import HAS_VLLM, engine
 from peft import LoraConfig, PeftModel, get_peft_model
+from support import assert_distribution
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sage_trl.evaluation.backends import Request, Sampling
@@ -65,14 +66,7 @@ def test_samples_follow_the_model_s_distribution(backend, tokenizer, monkeypatch
     for sampling in (Sampling(max_tokens=1, temperature=0.5), Sampling(max_tokens=1, top_k=2)):
         monkeypatch.setattr(backend, "sampling", sampling)
         first = [row[0] for row in backend.generate(requests)]
-        with torch.no_grad():
-            scores = model(torch.tensor([requests[0].prompt_ids])).logits[0, -1] / sampling.temperature
-        if sampling.top_k:
-            scores[scores < scores.topk(sampling.top_k).values[-1]] = -torch.inf
-        expected = scores.softmax(-1)
-        found = torch.bincount(torch.tensor(first), minlength=len(expected)) / len(first)
-        assert (found[expected == 0] == 0).all()
-        assert (found - expected).abs().max() < 4 * (0.25 / len(first)) ** 0.5
+        assert_distribution(model, requests[0].prompt_ids, sampling, first)
 
 
 @engine

@@ -3,13 +3,13 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from ports import free_port
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "examples" / "slurm").glob("*.sh"))
@@ -36,10 +36,11 @@ def cluster(tmp_path):
     settings |= {"max_steps": 2, "save_steps": 1, "save_strategy": "steps", "num_generations": 2, "report_to": "none"}
     settings |= {"per_device_train_batch_size": 4, "output_dir": str(tmp_path / "run")}
     recipe.write_text(yaml.safe_dump(settings))
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = str(free.getsockname()[1])
-    environment = os.environ | {"PATH": f"{commands}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "PORT": port}
+    environment = os.environ | {
+        "PATH": f"{commands}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "PORT": free_port(),
+    }
     environment |= {"RECIPE": str(recipe), "CONFIG": str(ROOT / "recipes/accelerate_configs/ddp.yaml")}
     environment |= {"SLURM_GPUS_ON_NODE": "1", "SLURM_SUBMIT_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
     return tmp_path, environment
