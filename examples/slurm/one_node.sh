@@ -6,13 +6,16 @@
 #SBATCH --cpus-per-task=64
 #SBATCH --time=24:00:00
 #SBATCH --requeue
+#SBATCH --open-mode=append
 #SBATCH --output=%x-%j.log
 
 # Trains on one machine, and goes on from the newest whole checkpoint when it is started again:
 #
 #   sbatch examples/slurm/one_node.sh
 #
-# Each variable can be set in front of it, as in RECIPE=my_recipe.yaml sbatch examples/slurm/one_node.sh
+# Each variable can be set in front of it, as in RECIPE=my_recipe.yaml sbatch examples/slurm/one_node.sh. A recipe's
+# batch sizes are per process: on N GPUs a step takes N times as many completions. The default one continues from its
+# SFT stage, which recipes/README.md tells how to run.
 RECIPE="${RECIPE:-recipes/Qwen2.5-Math-7B/sage_branch.yaml}"
 CONFIG="${CONFIG:-recipes/accelerate_configs/zero2.yaml}"
 VENV="${VENV:-.venv}"

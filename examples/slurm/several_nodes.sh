@@ -6,6 +6,7 @@
 #SBATCH --cpus-per-task=64
 #SBATCH --time=24:00:00
 #SBATCH --requeue
+#SBATCH --open-mode=append
 #SBATCH --output=%x-%j.log
 
 # Trains on several machines, one launcher on each, and goes on from the newest whole checkpoint when it is started
@@ -13,7 +14,8 @@
 #
 #   sbatch --nodes 4 examples/slurm/several_nodes.sh
 #
-# Each variable can be set in front of it.
+# Each variable can be set in front of it. A recipe's batch sizes are per process: on N GPUs a step takes N times as
+# many completions. The default one continues from its SFT stage, which recipes/README.md tells how to run.
 RECIPE="${RECIPE:-recipes/Qwen2.5-Math-7B/sage_branch.yaml}"
 CONFIG="${CONFIG:-recipes/accelerate_configs/zero2_multinode.yaml}"
 VENV="${VENV:-.venv}"
@@ -25,8 +27,9 @@ cd "${SLURM_SUBMIT_DIR:-.}"
 # shellcheck disable=SC1091
 source "$VENV/bin/activate"
 
-FIRST="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
-export RECIPE CONFIG PORT GPUS FIRST
+FIRST="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)"  # reads to the end, which head does not
+SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-64}"  # srun takes it from the job no more
+export RECIPE CONFIG PORT GPUS FIRST SRUN_CPUS_PER_TASK
 
 # What stands in single quotes is run on each machine, which knows its own number
 # shellcheck disable=SC2016

@@ -28,7 +28,7 @@ def cluster(tmp_path):
     (tmp_path / ".venv/bin").mkdir(parents=True)
     (tmp_path / ".venv/bin/activate").write_text(f'PATH="{Path(sys.executable).parent}:$PATH"\n')
     commands.mkdir()
-    for name, text in (("srun", SRUN), ("scontrol", "#!/bin/bash\necho 127.0.0.1\necho elsewhere\n")):
+    for name, text in (("srun", SRUN), ("scontrol", "#!/bin/bash\necho 127.0.0.1\nsleep 0.2\necho elsewhere\n")):
         (commands / name).write_text(text)
         (commands / name).chmod(0o755)
     settings = yaml.safe_load((ROOT / "recipes/countdown/sage_branch.yaml").read_text())
@@ -75,7 +75,8 @@ def test_several_nodes_train_one_model(cluster):
 def test_an_array_of_jobs_evaluates_one_model(cluster):
     folder, environment = cluster
     environment |= {"MODEL": str(ROOT / "examples/countdown/model"), "OUTPUT": str(folder / "eval"), "SAMPLES": "2"}
-    environment |= {"BENCHMARKS": "countdown", "SLURM_ARRAY_TASK_COUNT": "2"}
+    # The last job is submitted again on its own: the array has one job then, and there are still two shards
+    environment |= {"BENCHMARKS": "countdown", "SHARDS": "2", "SLURM_ARRAY_TASK_COUNT": "1"}
     recipe = folder / "eval.yaml"
     recipe.write_text("max_completion_length: 12\n")
     for number in ("0", "1"):
