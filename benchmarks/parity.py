@@ -39,7 +39,7 @@ LAYOUT_CASES = [
     "full branch k3 scripted synced",
 ]
 CASES = [*LAYOUT_CASES, *(f"{what} token {anchor}" for what in ("full", "lora") for anchor in ("k3", "sequence"))]
-VLLM_CASES = {"1 process": ["full token k3 vllm", "lora token k3 vllm"], "ZeRO-3": ["lora token sequence vllm"]}
+VLLM_CASES = {"1 process": ["full token k3 vllm", "lora token k3 vllm"]}
 DRIFT = "sampling/sampling_logp_difference/mean"
 # What a clock decides
 CLOCKS = ("time", "runtime", "per_second")
