@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from datasets import Dataset
 
-from sage_trl import SAGEGRPOConfig, SAGEGRPOTrainer
+from sage_trl import GuideFunction, SAGEGRPOConfig, SAGEGRPOTrainer
 
 GOLDEN = Path(__file__).parent / "golden"
 FAST = {
@@ -29,6 +29,20 @@ FAST = {
 def odd_sum(completion_ids, **kwargs):
     """1.0 where the token ids add up to an odd number: varies within any group of random completions."""
     return [float(sum(ids) % 2) for ids in completion_ids]
+
+
+class Spy(GuideFunction):
+    """Another guide, noting the seed of the noise at each call."""
+
+    def __init__(self, guide: GuideFunction):
+        self.guide = guide
+        self.requires, self.looks_ahead = guide.requires, guide.looks_ahead
+        self.depends_on_token = guide.depends_on_token
+        self.seeds = []
+
+    def __call__(self, signals):
+        self.seeds.append(signals.generator.initial_seed())
+        return self.guide(signals)
 
 
 def build_trainer(output_dir, trainer_class=SAGEGRPOTrainer, config_class=SAGEGRPOConfig, **settings):

@@ -16,14 +16,13 @@ from safetensors.torch import save_file
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from engines import keep_plain_weights  # noqa: E402
-from support import FAST, odd_sum  # noqa: E402
+from support import FAST, Spy, odd_sum  # noqa: E402
 
-from sage_trl import SAGEGRPOConfig, SAGEGRPOTrainer  # noqa: E402
+from sage_trl import BranchGuide, SAGEGRPOConfig, SAGEGRPOTrainer, TokenGuide  # noqa: E402
 from sage_trl.data.countdown import make_countdown  # noqa: E402
 
 MODEL = Path(__file__).parents[2] / "examples" / "countdown" / "model"
 ROWS = 8  # of one micro-batch, of all processes together
-GUIDES = {"branch": {"guide": "branch", "guide_kwargs": {"threshold": 1.3}}, "token": {"guide": "token"}}
 SYNCED = {"sync_ref_model": True, "ref_model_sync_steps": 2, "ref_model_mixup_alpha": 0.5}
 VLLM = {"use_vllm": True, "vllm_mode": "colocate", "vllm_max_model_length": 40}
 
@@ -39,19 +38,6 @@ def scripted(prompts, trainer):
     return {"prompt_ids": prompt_ids, "completion_ids": completion_ids, "logprobs": None}
 
 
-class Seeds:
-    """Notes the seed of each micro-batch's noise."""
-
-    def __init__(self, trainer):
-        self.seen, self.derive = [], trainer._noise_generator
-        trainer._noise_generator = self
-
-    def __call__(self):
-        generator = self.derive()
-        self.seen.append(generator.initial_seed())
-        return generator
-
-
 def run(output_dir: Path, case: str) -> SAGEGRPOTrainer:
     words = case.split()
     given = {
@@ -61,14 +47,15 @@ def run(output_dir: Path, case: str) -> SAGEGRPOTrainer:
         "max_completion_length": 12,
         "num_generations": 4,
         "seed": 7,
+        "per_device_train_batch_size": ROWS // int(os.environ.get("WORLD_SIZE", 1)),
+        # TRL averages metrics over micro-batches, whose rows each process draws: a step of one is the same everywhere
+        "gradient_accumulation_steps": 1 if "scripted" in words else 2,
+        "anchor": "sequence" if "sequence" in words else "k3",
     }
-    given |= {"per_device_train_batch_size": ROWS // int(os.environ.get("WORLD_SIZE", 1))}
-    # TRL averages metrics over micro-batches, whose rows each process draws: a step of one is the same step everywhere
-    given |= {"gradient_accumulation_steps": 1 if "scripted" in words else 2}
-    given |= {"anchor": "sequence" if "sequence" in words else "k3"}
-    given |= GUIDES["token" if "token" in words else "branch"] | (SYNCED if "synced" in words else {})
+    given |= SYNCED if "synced" in words else {}
     given |= VLLM if "vllm" in words else {}
     args = SAGEGRPOConfig(str(output_dir / "run"), **(FAST | given))
+    guide = Spy(TokenGuide() if "token" in words else BranchGuide(threshold=1.3))
     lora = LoraConfig(r=4, target_modules="all-linear") if "lora" in words else None
     trainer = SAGEGRPOTrainer(
         str(MODEL),
@@ -76,14 +63,14 @@ def run(output_dir: Path, case: str) -> SAGEGRPOTrainer:
         args,
         train_dataset=make_countdown(64),
         peft_config=lora,
+        guide=guide,
         rollout_func=scripted if "scripted" in words else None,
     )
-    seeds = Seeds(trainer)
     trainer.train()
     state = trainer.accelerator.get_state_dict(trainer.model_wrapped)  # whole, from the shards of ZeRO-3
     name, rank = case.replace(" ", "_"), trainer.accelerator.process_index
     logs = [entry for entry in trainer.state.log_history if "loss" in entry]
-    (output_dir / f"{name}.{rank}.json").write_text(json.dumps({"seeds": seeds.seen, "logs": logs}))
+    (output_dir / f"{name}.{rank}.json").write_text(json.dumps({"seeds": guide.seeds, "logs": logs}))
     if trainer.is_world_process_zero():
         state = {key.removeprefix("module."): value.float().clone() for key, value in state.items()}
         save_file(state, output_dir / f"{name}.safetensors")
@@ -95,6 +82,7 @@ def main(output_dir: str, *cases: str):
         keep_plain_weights()
     for case in cases:
         trainer = run(Path(output_dir), case)
+        # As `end` does, whose process group the next case still needs
         trainer.model_wrapped = trainer.model
         trainer.accelerator.free_memory()
     trainer.end()

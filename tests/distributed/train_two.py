@@ -9,24 +9,10 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from support import build_trainer, weights  # noqa: E402
+from support import Spy, build_trainer, weights  # noqa: E402
 
-from sage_trl import GuideFunction, TokenGuide  # noqa: E402
+from sage_trl import TokenGuide  # noqa: E402
 from sage_trl.guides import NoveltyGuide, ProductGuide  # noqa: E402
-
-
-class Spy(GuideFunction):
-    """The token guide, noting the seed of its noise."""
-
-    requires = ("policy_logps",)
-
-    def __init__(self):
-        self.guide = TokenGuide()
-        self.seeds = []
-
-    def __call__(self, signals):
-        self.seeds.append(signals.generator.initial_seed())
-        return self.guide(signals)
 
 
 def empty_on_rank_1(prompts, trainer):
@@ -43,14 +29,14 @@ def main(output_dir: str, kind: str):
         settings["anchor"] = "sequence"
     if "empty" in kind:
         settings["rollout_func"] = empty_on_rank_1
-    guide = ProductGuide([Spy(), NoveltyGuide(ngram=1)]) if "novelty" in kind else Spy()
+    spy = Spy(TokenGuide())
+    guide = ProductGuide([spy, NoveltyGuide(ngram=1)]) if "novelty" in kind else spy
     trainer = build_trainer(Path(output_dir) / "run", guide_object=guide, **settings)
     trainer.train()
     checksum = sum(
         value.double().abs().sum() for value in weights(trainer.accelerator.unwrap_model(trainer.model)).values()
     )
     logs = [entry for entry in trainer.state.log_history if "loss" in entry]
-    spy = guide.guides[0] if "novelty" in kind else guide
     report = {"seeds": spy.seeds, "checksum": checksum.item(), "logs": logs}
     rank = trainer.accelerator.process_index
     (Path(output_dir) / f"rank{rank}.json").write_text(json.dumps(report))
