@@ -38,7 +38,11 @@ LAYOUT_CASES = [
     "full branch k3 scripted synced",
 ]
 CASES = [*LAYOUT_CASES, *(f"{what} token {anchor}" for what in ("full", "lora") for anchor in ("k3", "sequence"))]
-VLLM_CASES = ["full token k3 vllm", "lora token k3 vllm"]
+VLLM_CASES = [
+    ("1 process", "full token k3 vllm"),
+    ("1 process", "lora token k3 vllm"),
+    ("ZeRO-3", "lora token sequence vllm"),
+]
 DRIFT = "sampling/sampling_logp_difference/mean"
 
 
@@ -148,12 +152,12 @@ def matrix_table(found: dict[str, dict[str, Outcome]]) -> list[str]:
 
 
 def vllm_table(folder: Path) -> list[str]:
-    """Difference of vLLM's log-probabilities from the model's at each step, in one process, as a markdown table."""
-    lines = ["| case | difference at each step, nats |", "| --- | --- |"]
-    for case in VLLM_CASES:  # a launch each: a process can hold one engine of vLLM
-        print(f"training {case}", file=sys.stderr)
-        outcome = launch("1 process", [case], folder / case.replace(" ", "_"))[case]
-        lines.append(f"| {case} | {', '.join(f'{entry[DRIFT]:.4f}' for entry in outcome.logs)} |")
+    """Difference of vLLM's log-probabilities from the model's at each step, as a markdown table."""
+    lines = ["| case | engine | difference at each step, nats |", "| --- | --- | --- |"]
+    for engine, case in VLLM_CASES:  # a launch each: a process can hold one engine of vLLM
+        print(f"training {case} on {engine}", file=sys.stderr)
+        outcome = launch(engine, [case], folder / case.replace(" ", "_"))[case]
+        lines.append(f"| {case} | {engine} | {', '.join(f'{entry[DRIFT]:.4f}' for entry in outcome.logs)} |")
     return lines
 
 
