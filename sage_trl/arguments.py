@@ -39,6 +39,8 @@ class DataArguments:
             Rows of the dataset whose prompt has more tokens, chat template included, are dropped and counted.
         on_bad_rows (`str`, *optional*, defaults to `"drop"`):
             What to do with rows of the dataset that cannot be used: `"drop"` and count them, or `"error"`.
+        save_on_signal (`bool`, *optional*, defaults to `False`):
+            Whether a run that gets SIGTERM saves a checkpoint after the step it is in, and ends with exit code 0.
         dry_run (`bool`, *optional*, defaults to `False`):
             Whether to load everything, print what would happen, and end without training.
     """
@@ -80,6 +82,10 @@ class DataArguments:
     on_bad_rows: str = field(
         default="drop",
         metadata={"help": "What to do with unusable rows of the dataset: 'drop' and count them, or 'error'."},
+    )
+    save_on_signal: bool = field(
+        default=False,
+        metadata={"help": "On SIGTERM, save a checkpoint after the step in progress and end with exit code 0."},
     )
     dry_run: bool = field(
         default=False,

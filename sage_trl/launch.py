@@ -22,6 +22,7 @@ from .data.report import BadDataError, DataReport
 from .data.training import make_training_set
 from .dry_run import rehearse
 from .recipe import parse_mapping, recipe_text
+from .signals import SaveOnSignal
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -177,6 +178,11 @@ def prepare(script_args: DataArguments, training_args: "TrainingArguments", mode
     """Checks what every command has in common, and settles where it resumes and how the model is loaded."""
     check_model(model_args.model_name_or_path)
     check_processes(training_args)
+    if script_args.save_on_signal and training_args.save_only_model:
+        raise ValueError(
+            "`save_on_signal` is true and `save_only_model` is true: nothing could go on from what is saved. Set one "
+            "of them to false."
+        )
     missing = missing_extras(training_args, model_args)
     if missing and not script_args.dry_run:
         raise ImportError(" ".join(missing))
@@ -246,6 +252,9 @@ class Command:
 
         args, say = trainer.args, trainer.accelerator.print
         trainer.add_callback(RecordCallback(script_args.prompt_format, recipe))
+        on_signal = SaveOnSignal()
+        if script_args.save_on_signal:
+            trainer.add_callback(on_signal)
         if not args.disable_tqdm:
             trainer.remove_callback(ProgressCallback)
             trainer.add_callback(SAGEProgressCallback)
@@ -258,6 +267,13 @@ class Command:
             if args.resume_from_checkpoint is not None:
                 say(f"Resuming from {args.resume_from_checkpoint}")
             trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+        if on_signal.stopped:
+            say(
+                f"SIGTERM: saved {args.output_dir}/checkpoint-{trainer.state.global_step} and stopped. The same "
+                "command with `resume_from_checkpoint: auto` goes on from it."
+            )
+            trainer.end()
+            return
         if self.before_saving is not None:
             self.before_saving(trainer)
         trainer.save_model(args.output_dir)
