@@ -18,6 +18,7 @@ COMMANDS = {
     "sft": ("teach a base model to reason in a prompt format, before that", RECIPE),
     "eval": ("evaluate a model by pass@k", "--model MODEL --benchmarks NAME,NAME [--setting value ...]"),
     "compare": ("compare evaluations of the same problems", "name=folder name=folder [--output FOLDER]"),
+    "push": ("push what a run left to the Hub, or complete a push", "FOLDER --repo user/name"),
     "guide": ("show what a recipe's guide does to a model's completions, as a page", RECIPE),
 }
 LAUNCHED = ("train", "sft", "eval")
