@@ -24,7 +24,7 @@ PUBLISHED = (
     *("adapter_model.safetensors", "adapter_model.bin", "adapter_config.json", "config.json"),
     *("generation_config.json", "tokenizer*.json", "*.jinja", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "vocab.txt", "merges.txt", "*.model", "*processor_config.json", "README.md", "LICENSE*"),
-    *("recipe.yaml", "sage_prompt.json", "sage_base.json", "trainer_state.json"),
+    *("recipe.yaml", "sage_prompt.json", "trainer_state.json"),
 )
 WITHHELD = ("training_args.bin",)  # the settings with local paths; resuming does not need them
 # Where a path may stand: of an absolute one the last part goes up
@@ -98,7 +98,6 @@ def push_files(
     commit_message: str,
     private: bool | None = None,
     revision: str | None = None,
-    token: str | None = None,
 ) -> str:
     """
     Uploads files in one commit, into a repository that is created if need be. Those that are there already are not
@@ -117,8 +116,6 @@ def push_files(
             Whether a new repository is private.
         revision (`str`, *optional*):
             Branch to commit to.
-        token (`str`, *optional*):
-            Access token. Defaults to the one that `hf auth login` saved, or `HF_TOKEN`.
 
     Returns:
         `str`: the repository's address.
@@ -128,8 +125,8 @@ def push_files(
         [`ValueError`]: a file holds an access token.
     """
     contents = {name: as_published(file) for name, file in files.items()}
-    api = HfApi(token=token)
-    create_repository(repository, private, token, command)
+    api = HfApi()
+    create_repository(repository, private, command)
     # A merged model replaces its adapter, which would be applied to it once more
     replaces_adapter = "config.json" in files and "adapter_config.json" not in files
 
@@ -150,10 +147,10 @@ def push_files(
     return f"https://huggingface.co/{repository}"
 
 
-def create_repository(repository: str, private: bool | None, token: str | None, command: str) -> str:
-    """Creates a repository unless it is there, and returns its full name. Raises [`PushError`] where it cannot."""
+def create_repository(repository: str, private: bool | None, command: str) -> None:
+    """Creates a repository unless it is there. Raises [`PushError`] where it cannot."""
     with _as_push_error(repository, command):
-        return _persist(lambda: HfApi(token=token).create_repo(repository, private=private, exist_ok=True).repo_id)
+        _persist(lambda: HfApi().create_repo(repository, private=private, exist_ok=True))
 
 
 def _persist(do: Callable) -> object:
