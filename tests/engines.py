@@ -1,16 +1,21 @@
 """The real engines, on the CPU where there is no GPU."""
 
 import importlib.util
+from collections.abc import Callable
 
 import pytest
 
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
+HAS_DEEPSPEED = importlib.util.find_spec("deepspeed") is not None
 
 
-def engine(test):
-    """Marks a test that needs vLLM."""
-    reason = "vLLM is not installed: make test-engines"
-    return pytest.mark.engine(pytest.mark.skipif(not HAS_VLLM, reason=reason)(test))
+def _needs(found: bool, name: str) -> Callable:
+    reason = f"{name} is not installed: make test-engines"
+    return lambda test: pytest.mark.engine(pytest.mark.skipif(not found, reason=reason)(test))
+
+
+engine = _needs(HAS_VLLM, "vLLM")
+zero_engine = _needs(HAS_DEEPSPEED, "DeepSpeed")
 
 
 def keep_plain_weights() -> None:

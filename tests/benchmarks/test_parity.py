@@ -1,11 +1,9 @@
-import importlib.util
-
 import pytest
+from engines import zero_engine
 
 from benchmarks.parity import LAYOUT_CASES, launch, metric_difference, weight_difference
 
 CASES = ["full branch k3 scripted", "lora branch sequence scripted", "lora token k3"]
-HAS_DEEPSPEED = importlib.util.find_spec("deepspeed") is not None
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +31,7 @@ def test_noise_repeats_and_is_its_process_s_own(ddp, tmp_path):
     assert not set(first.seeds[0]) & set(first.seeds[1])
 
 
-@pytest.mark.skipif(not HAS_DEEPSPEED, reason="DeepSpeed is not installed")
+@zero_engine
 @pytest.mark.parametrize("engine", ["ZeRO-2", "ZeRO-3", "ZeRO-3, no zero3_init"])
 def test_zero_trains_as_ddp(engine, ddp, tmp_path):
     found = launch(engine, CASES, tmp_path)
