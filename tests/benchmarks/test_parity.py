@@ -1,7 +1,7 @@
 import pytest
-from engines import zero_engine
+from engines import engine, zero_engine
 
-from benchmarks.parity import LAYOUT_CASES, launch, metric_difference, weight_difference
+from benchmarks.parity import DRIFT, LAYOUT_CASES, launch, metric_difference, weight_difference
 
 CASES = ["full branch k3 scripted", "lora branch sequence scripted", "lora token k3"]
 
@@ -37,3 +37,17 @@ def test_zero_trains_as_ddp(engine, ddp, tmp_path):
     found = launch(engine, CASES, tmp_path)
     for case in CASES:
         assert_same(found[case], ddp[case])
+
+
+@engine
+def test_importance_weights_leave_the_guide_alone(tmp_path):
+    case = "full token k3 vllm"
+    corrected = launch("1 process", [case], tmp_path / "corrected")[case].logs
+    plain = launch("1 process", [f"{case} uncorrected"], tmp_path / "plain")[f"{case} uncorrected"].logs
+    weights = {name for name in corrected[0] if name.startswith("sampling/importance_sampling_ratio")}
+    assert weights and not weights & plain[0].keys()
+    # The same completions at the first step, whose gradients the weights change
+    shaped = {name: value for name, value in corrected[0].items() if name.startswith(("sage/", "kl", "entropy"))}
+    assert len(shaped) > 5 and shaped == {name: plain[0][name] for name in shaped}
+    assert corrected[0]["grad_norm"] != plain[0]["grad_norm"]
+    assert max(entry[DRIFT] for entry in corrected) < 2e-2

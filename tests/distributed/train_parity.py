@@ -2,7 +2,7 @@
 Launched by benchmarks/parity.py on one engine after another: short runs, one for each case named, in one launch.
 Each leaves its metrics, the seeds of its noise and its final weights. A case is words of "full" or "lora", "branch" or
 "token", "k3" or "sequence", "scripted" (completions in which no process's generator has a part), "synced" (a reference
-that follows the policy) and "vllm".
+that follows the policy), "vllm" and "uncorrected" (without TRL's importance weights of what vLLM sampled).
 """
 
 import json
@@ -54,6 +54,7 @@ def run(output_dir: Path, case: str) -> SAGEGRPOTrainer:
     }
     given |= SYNCED if "synced" in words else {}
     given |= VLLM if "vllm" in words else {}
+    given |= {"vllm_importance_sampling_correction": False} if "uncorrected" in words else {}
     args = SAGEGRPOConfig(str(output_dir / "run"), **(FAST | given))
     guide = Spy(TokenGuide() if "token" in words else BranchGuide(threshold=1.3))
     lora = LoraConfig(r=4, target_modules="all-linear") if "lora" in words else None
