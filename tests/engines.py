@@ -9,13 +9,19 @@ HAS_VLLM = importlib.util.find_spec("vllm") is not None
 HAS_DEEPSPEED = importlib.util.find_spec("deepspeed") is not None
 
 
-def _needs(found: bool, name: str) -> Callable:
-    reason = f"{name} is not installed: make test-engines"
-    return lambda test: pytest.mark.engine(pytest.mark.skipif(not found, reason=reason)(test))
+NEEDS_VLLM = pytest.mark.skipif(not HAS_VLLM, reason="vLLM is not installed: make test-engines")
+NEEDS_DEEPSPEED = pytest.mark.skipif(not HAS_DEEPSPEED, reason="DeepSpeed is not installed: make test-engines")
+EVERYTHING = [pytest.mark.engine, NEEDS_VLLM, NEEDS_DEEPSPEED]
 
 
-engine = _needs(HAS_VLLM, "vLLM")
-zero_engine = _needs(HAS_DEEPSPEED, "DeepSpeed")
+def engine(test: Callable) -> Callable:
+    """Marks a test that needs vLLM."""
+    return pytest.mark.engine(NEEDS_VLLM(test))
+
+
+def zero_engine(test: Callable) -> Callable:
+    """Marks a test that needs DeepSpeed."""
+    return pytest.mark.engine(NEEDS_DEEPSPEED(test))
 
 
 def keep_plain_weights() -> None:

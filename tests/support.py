@@ -46,13 +46,13 @@ class Spy(GuideFunction):
 
 
 def build_trainer(output_dir, trainer_class=SAGEGRPOTrainer, config_class=SAGEGRPOConfig, **settings):
-    """A trainer on the golden model. What its constructor takes is given there, every other setting to its config."""
-    names = ("guide_object", "reward_funcs", "peft_config", "rollout_func", "callbacks", "eval_dataset")
+    """A trainer, on the golden model if no other is given. What its constructor takes is given there, every other setting to its config."""
+    names = ("model", "guide_object", "reward_funcs", "peft_config", "rollout_func", "callbacks", "eval_dataset")
     given = {name: settings.pop(name) for name in names if name in settings}
     if "guide_object" in given:
         given["guide"] = given.pop("guide_object")
     return trainer_class(
-        model=str(GOLDEN / "model"),
+        model=given.pop("model", str(GOLDEN / "model")),
         reward_funcs=given.pop("reward_funcs", odd_sum),
         args=config_class(str(output_dir), **(FAST | settings)),
         train_dataset=Dataset.from_dict({"prompt": [f"problem {i}" for i in range(16)]}),

@@ -9,32 +9,37 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
+from engines import EVERYTHING
 from safetensors.torch import load_file
 from support import assert_same_bits
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIG = ROOT / "recipes" / "accelerate_configs"
 SCRIPT = Path(__file__).parent / "train_resumable.py"
+ENGINES = {"DS_ACCELERATOR": "cpu", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
 CLOCK = ("step_time", "runtime", "per_second", "train_loss")
 
 
-def start(output_dir, processes, kind):
+def start(output_dir, config, kind):
     output_dir.mkdir(exist_ok=True)
-    config = CONFIG / ("cpu.yaml" if processes == 1 else "ddp.yaml")
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config)]
+    settings = yaml.safe_load((CONFIG / f"{config}.yaml").read_text()) | {"use_cpu": True}
+    (output_dir / "accelerate.yaml").write_text(yaml.safe_dump(settings))
+    command = [sys.executable, "-m", "accelerate.commands.launch"]
+    command += ["--config_file", str(output_dir / "accelerate.yaml")]
     command += ["--main_process_port", "0", str(SCRIPT), str(output_dir), kind]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | ENGINES
     log = (output_dir / "log.txt").open("a")
     return subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
 
 
-def finish(output_dir, processes, kind):
-    process = start(output_dir, processes, kind)
+def finish(output_dir, config, kind):
+    process = start(output_dir, config, kind)
     assert process.wait(timeout=240) == 0, (output_dir / "log.txt").read_text()[-3000:]
 
 
-def kill_in_mid_run(output_dir, processes, kind):
-    process = start(output_dir, processes, kind)
+def kill_in_mid_run(output_dir, config, kind):
+    process = start(output_dir, config, kind)
     deadline = time.monotonic() + 240
     while not (output_dir / "run" / "checkpoint-9").exists():
         assert process.poll() is None and time.monotonic() < deadline, (output_dir / "log.txt").read_text()[-3000:]
@@ -44,12 +49,14 @@ def kill_in_mid_run(output_dir, processes, kind):
     assert not (output_dir / "final.safetensors").exists()
 
 
-@pytest.mark.parametrize("kind", ["full", "lora"])
-@pytest.mark.parametrize("processes", [1, 2])
-def test_killed_and_resumed_is_never_killed(processes, kind, tmp_path):
-    finish(tmp_path / "whole", processes, kind)
-    kill_in_mid_run(tmp_path / "killed", processes, kind)
-    finish(tmp_path / "killed", processes, kind)
+KINDS = [(config, kind) for config in ("cpu", "ddp") for kind in ("full", "lora")]
+
+
+@pytest.mark.parametrize(("config", "kind"), [*KINDS, pytest.param("zero3", "lora vllm", marks=EVERYTHING)])
+def test_killed_and_resumed_is_never_killed(config, kind, tmp_path):
+    finish(tmp_path / "whole", config, kind)
+    kill_in_mid_run(tmp_path / "killed", config, kind)
+    finish(tmp_path / "killed", config, kind)
     assert_same_bits(*(load_file(tmp_path / name / "final.safetensors") for name in ("whole", "killed")))
     histories = [
         [
