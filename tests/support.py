@@ -46,7 +46,10 @@ class Spy(GuideFunction):
 
 
 def build_trainer(output_dir, trainer_class=SAGEGRPOTrainer, config_class=SAGEGRPOConfig, **settings):
-    """A trainer, on the golden model if no other is given. What its constructor takes is given there, every other setting to its config."""
+    """
+    A trainer, on the golden model unless another is given. What its constructor takes is given there, every other
+    setting to its config.
+    """
     names = ("model", "guide_object", "reward_funcs", "peft_config", "rollout_func", "callbacks", "eval_dataset")
     given = {name: settings.pop(name) for name in names if name in settings}
     if "guide_object" in given:
