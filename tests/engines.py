@@ -11,7 +11,9 @@ HAS_DEEPSPEED = importlib.util.find_spec("deepspeed") is not None
 
 NEEDS_VLLM = pytest.mark.skipif(not HAS_VLLM, reason="vLLM is not installed: make test-engines")
 NEEDS_DEEPSPEED = pytest.mark.skipif(not HAS_DEEPSPEED, reason="DeepSpeed is not installed: make test-engines")
-EVERYTHING = [pytest.mark.engine, NEEDS_VLLM, NEEDS_DEEPSPEED]
+# For the parameters of tests
+ZERO_ENGINE = [pytest.mark.engine, NEEDS_DEEPSPEED]
+ALL_ENGINES = [*ZERO_ENGINE, NEEDS_VLLM]
 
 
 def engine(test: Callable) -> Callable:

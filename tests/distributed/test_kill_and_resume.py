@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from engines import EVERYTHING
+from engines import ALL_ENGINES
 from safetensors.torch import load_file
 from support import assert_same_bits
 
@@ -52,7 +52,7 @@ def kill_in_mid_run(output_dir, config, kind):
 KINDS = [(config, kind) for config in ("cpu", "ddp") for kind in ("full", "lora")]
 
 
-@pytest.mark.parametrize(("config", "kind"), [*KINDS, pytest.param("zero3", "lora vllm", marks=EVERYTHING)])
+@pytest.mark.parametrize(("config", "kind"), [*KINDS, pytest.param("zero3", "lora vllm", marks=ALL_ENGINES)])
 def test_killed_and_resumed_is_never_killed(config, kind, tmp_path):
     finish(tmp_path / "whole", config, kind)
     kill_in_mid_run(tmp_path / "killed", config, kind)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from engines import ZERO_ENGINE
 from safetensors.torch import load_file
 from support import assert_same_bits
 
@@ -35,13 +36,15 @@ SETTINGS = {
 }
 
 
-def start(folder):
+def start(folder, config="ddp"):
     folder.mkdir(exist_ok=True)
     recipe = folder / "recipe.yaml"
     recipe.write_text(yaml.safe_dump(SETTINGS | {"output_dir": str(folder / "run")}))
     command = [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", "0"]
-    command += ["--config_file", str(ROOT / "recipes/accelerate_configs/ddp.yaml")]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    settings = yaml.safe_load((ROOT / f"recipes/accelerate_configs/{config}.yaml").read_text()) | {"use_cpu": True}
+    (folder / "accelerate.yaml").write_text(yaml.safe_dump(settings))
+    command += ["--config_file", str(folder / "accelerate.yaml")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
     log = (folder / "log.txt").open("a")
     command += ["-m", "sage_trl.train", "--config", str(recipe)]
     return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
@@ -70,20 +73,25 @@ def workers_of(process):
     return found
 
 
-def finish(folder):
-    process = start(folder)
+def finish(folder, config="ddp"):
+    process = start(folder, config)
     assert process.wait(timeout=240) == 0, read_log(folder)[-3000:]
     return load_file(folder / "run/model.safetensors")
 
 
+@pytest.fixture(scope="module", params=["ddp", pytest.param("zero3", marks=ZERO_ENGINE)])
+def config(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(config, tmp_path_factory):
     """Weights of a run that nothing happened to."""
-    return finish(tmp_path_factory.mktemp("whole"))
+    return finish(tmp_path_factory.mktemp("whole"), config)
 
 
-def test_sigterm_to_one_process_saves_once_and_exits_0(whole, tmp_path):
-    process = start(tmp_path)
+def test_sigterm_to_one_process_saves_once_and_exits_0(config, whole, tmp_path):
+    process = start(tmp_path, config)
     wait_for_checkpoint(process, tmp_path)
     os.kill(workers_of(process)[1], signal.SIGTERM)
     assert process.wait(timeout=60) == 0, read_log(tmp_path)[-3000:]
@@ -91,7 +99,7 @@ def test_sigterm_to_one_process_saves_once_and_exits_0(whole, tmp_path):
     assert 10 < int(saved.name[11:]) < SETTINGS["max_steps"]
     assert f"SIGTERM: saved {saved} and stopped" in read_log(tmp_path)
     assert not (tmp_path / "run/model.safetensors").exists()  # no end of a run
-    assert_same_bits(finish(tmp_path), whole)
+    assert_same_bits(finish(tmp_path, config), whole)
     assert f"Resuming from {saved}" in read_log(tmp_path)
 
 
@@ -104,15 +112,15 @@ def test_sigterm_to_the_launcher_saves_before_it_ends(tmp_path):
     assert int(saved.name[11:]) > 10 and f"SIGTERM: saved {saved} and stopped" in read_log(tmp_path)
 
 
-def test_a_dead_process_ends_the_job_within_a_minute(whole, tmp_path):
-    process = start(tmp_path)
+def test_a_dead_process_ends_the_job_within_a_minute(config, whole, tmp_path):
+    process = start(tmp_path, config)
     wait_for_checkpoint(process, tmp_path)
     killed = workers_of(process)[1]
     os.kill(killed, signal.SIGKILL)
     assert process.wait(timeout=60) == 1
     assert f"Signal 9 (SIGKILL) received by PID {killed}" in read_log(tmp_path)
     assert why_torn(tmp_path / "run/checkpoint-10") is None
-    assert_same_bits(finish(tmp_path), whole)
+    assert_same_bits(finish(tmp_path, config), whole)
 
 
 def test_an_error_of_one_process_is_seen_and_ends_the_job(tmp_path, monkeypatch):
