@@ -14,6 +14,7 @@ import io
 import statistics
 import tempfile
 import time
+from typing import Any
 
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -46,6 +47,14 @@ class Stopwatch(TrainerCallback):
         self.times.append(time.perf_counter() - self.began)
 
 
+def build_trainer(name: str, model: str, settings: dict[str, Any], **given: Any) -> GRPOTrainer:
+    """The trainer of one of the variants, or TRL's own."""
+    if name == "TRL":
+        return GRPOTrainer(model, args=GRPOConfig(**settings, use_bias_correction_kl=False), **given)
+    anchor, guide = VARIANTS[name]
+    return SAGEGRPOTrainer(model, args=SAGEGRPOConfig(**settings, anchor=anchor), guide=guide, **given)
+
+
 def step_time(name: str, options: argparse.Namespace, folder: str) -> float:
     """Median time of a step, without the first two."""
     settings = {
@@ -63,13 +72,9 @@ def step_time(name: str, options: argparse.Namespace, folder: str) -> float:
         "report_to": "none",
         "disable_tqdm": True,
     }
-    watch, data = Stopwatch(), make_countdown(2000)
-    shared = {"reward_funcs": countdown_reward, "train_dataset": data, "callbacks": [watch]}
-    if name == "TRL":
-        trainer = GRPOTrainer(options.model, args=GRPOConfig(**settings, use_bias_correction_kl=False), **shared)
-    else:
-        anchor, guide = VARIANTS[name]
-        trainer = SAGEGRPOTrainer(options.model, args=SAGEGRPOConfig(**settings, anchor=anchor), guide=guide, **shared)
+    watch = Stopwatch()
+    given = {"reward_funcs": countdown_reward, "train_dataset": make_countdown(2000), "callbacks": [watch]}
+    trainer = build_trainer(name, options.model, settings, **given)
     with contextlib.redirect_stdout(io.StringIO()):
         trainer.train()
     # A step begins before its first micro-batch is generated, so generation is in it
