@@ -58,7 +58,7 @@ def describe_method(args: "SAGEGRPOConfig", guide: "GuideFunction | None") -> No
     rows |= {"`anchor`": f"`{args.anchor}`", "`beta`": f"`{args.beta}`", "`loss_type`": f"`{args.loss_type}`"}
     rows |= {"software": f"sage-trl {__version__}"}
     table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
-    text = _corrected(card.text)
+    text = card.text
     section = (
         f"{HEADING}\n\nGRPO whose KL anchor, the reference policy, is multiplied by a guide q "
         f"([SAGE](https://huggingface.co/papers/2605.18864)).\n\n| setting | value |\n| --- | --- |\n{table}\n\n"

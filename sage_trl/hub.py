@@ -1,18 +1,20 @@
 """Publishing to the Hugging Face Hub: which files of a run go up, what is taken out of them, and what an error means.
 
-The client repeats requests for files and their modes by itself, but not those that create a repository or make a
-commit. These are repeated here: a commit whose answer was lost is made once all the same, since the client leaves out
-files that the repository has already.
+The client repeats requests for files and their modes by itself, but not those that create a repository, look at it or
+make a commit. These are repeated here: a commit whose answer was lost is made once all the same, since the client
+leaves out files that the repository has already.
 """
 
 import fnmatch
 import json
 import logging
 import re
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, OfflineModeIsEnabled
@@ -37,7 +39,7 @@ PATHS = {
 TOKEN = re.compile(rb"\bhf_[A-Za-z0-9]{30,}")
 REPEATED = (409, 429, 500, 502, 503, 504)
 WAITS = (1, 2, 4, 8, 16)  # seconds before each new try
-NOT_REPEATED_BY_CLIENT = re.compile(r"/api/repos/create$|/api/models/[^?]*/commit/")
+NOT_REPEATED_BY_CLIENT = re.compile(r"/api/repos/create$|/api/models/[^/]+/[^/]+(/(commit|branch|revision)/.*)?$")
 logger = logging.getLogger(__name__)
 
 
@@ -91,6 +93,21 @@ def as_published(file: Path) -> Path | bytes:
     return json.dumps(settings | {key: portable(settings[key])}, indent=2, ensure_ascii=False).encode()
 
 
+def push_command(
+    folder: str | Path,
+    repository: str,
+    private: bool | None = None,
+    revision: str | None = None,
+    with_optimizer: bool = False,
+) -> str:
+    """What completes a push that broke off."""
+    words = ["sage-trl", "push", str(folder), "--repo", repository]
+    words += ["--private"] if private else []
+    words += ["--revision", revision] if revision else []
+    words += ["--with_optimizer"] if with_optimizer else []
+    return shlex.join(words)
+
+
 def push_files(
     files: dict[str, Path],
     repository: str,
@@ -98,6 +115,7 @@ def push_files(
     commit_message: str,
     private: bool | None = None,
     revision: str | None = None,
+    token: str | None = None,
 ) -> str:
     """
     Uploads files in one commit, into a repository that is created if need be. Those that are there already are not
@@ -115,7 +133,9 @@ def push_files(
         private (`bool`, *optional*):
             Whether a new repository is private.
         revision (`str`, *optional*):
-            Branch to commit to.
+            Branch to commit to, made if it is not there.
+        token (`str`, *optional*):
+            Token of the Hub, instead of the one that the user is logged in with.
 
     Returns:
         `str`: the repository's address.
@@ -125,18 +145,16 @@ def push_files(
         [`ValueError`]: a file holds an access token.
     """
     contents = {name: as_published(file) for name, file in files.items()}
-    api = HfApi()
-    create_repository(repository, private, command)
-    # A merged model replaces its adapter, which would be applied to it once more
-    replaces_adapter = "config.json" in files and "adapter_config.json" not in files
+    api = HfApi(token=token)
+    create_repository(repository, private, revision, token, command)
 
     def commit():
-        siblings = api.model_info(repository, revision=revision).siblings if replaces_adapter else []
+        there = [each.rfilename for each in api.model_info(repository, revision=revision).siblings]
         api.create_commit(
             repository,
             [
                 *(CommitOperationAdd(name, content) for name, content in contents.items()),
-                *(CommitOperationDelete(each.rfilename) for each in siblings if each.rfilename.startswith("adapter_")),
+                *(CommitOperationDelete(name) for name in there if _is_outdated(name, files)),
             ],
             commit_message=commit_message,
             revision=revision,
@@ -147,13 +165,51 @@ def push_files(
     return f"https://huggingface.co/{repository}"
 
 
-def create_repository(repository: str, private: bool | None, command: str) -> None:
-    """Creates a repository unless it is there. Raises [`PushError`] where it cannot."""
+def _is_outdated(name: str, files: dict[str, Path]) -> bool:
+    """Whether what a repository holds must go when these files come."""
+    if name.startswith("adapter_"):  # it would be applied once more to the model that it was merged into
+        return "config.json" in files and "adapter_config.json" not in files
+    folder = "last-checkpoint/"
+    return name.startswith(folder) and name not in files and any(each.startswith(folder) for each in files)
+
+
+def create_repository(
+    repository: str,
+    private: bool | None = None,
+    revision: str | None = None,
+    token: str | None = None,
+    command: str | None = None,
+) -> str:
+    """
+    Creates a repository and its branch unless they are there.
+
+    Args:
+        repository (`str`):
+            `user/name`; without a user it is the token's.
+        private (`bool`, *optional*):
+            Whether a new repository is private.
+        revision (`str`, *optional*):
+            The branch.
+        token (`str`, *optional*):
+            Token of the Hub, instead of the one that the user is logged in with.
+        command (`str`, *optional*):
+            What completes the push that this begins, for the error message.
+
+    Returns:
+        `str`: `user/name`.
+
+    Raises:
+        [`PushError`]: the Hub does not do it.
+    """
+    api = HfApi(token=token)
     with _as_push_error(repository, command):
-        _persist(lambda: HfApi().create_repo(repository, private=private, exist_ok=True))
+        name = _persist(lambda: api.create_repo(repository, private=private, exist_ok=True)).repo_id
+        if revision not in (None, "main") and not revision.startswith("refs/"):
+            _persist(lambda: api.create_branch(name, branch=revision, exist_ok=True))
+    return name
 
 
-def _persist(do: Callable) -> object:
+def _persist(do: Callable) -> Any:
     """Repeats what the client does not, while the Hub is busy or the connection breaks."""
     for wait in WAITS:
         try:
@@ -171,15 +227,16 @@ def _persist(do: Callable) -> object:
 
 
 @contextmanager
-def _as_push_error(repository: str, command: str) -> Iterator[None]:
+def _as_push_error(repository: str, command: str | None) -> Iterator[None]:
     try:
         yield
     except (HTTPError, OSError, RuntimeError) as error:
         # The client wraps what went wrong with a large file
         cause = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ else error
+        what = "pushed" if command else "made ready for a push"
+        completion = f" Nothing is lost here; to complete the push: {command}" if command else ""
         raise PushError(
-            f"'{repository}' was not pushed: {_reason(cause)}. {_remedy(cause, repository)} Nothing is lost here; to "
-            f"complete the push: {command}"
+            f"'{repository}' was not {what}: {_reason(cause)}. {_remedy(cause, repository)}{completion}"
         ) from error
 
 

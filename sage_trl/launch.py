@@ -13,7 +13,6 @@ from transformers import TrainerCallback, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
 from .arguments import DataArguments
-from .card import correct_card
 from .checkpoints import is_finished, resolve_resume
 from .checks import check_model, check_processes, is_main_process, missing_extras
 from .data.load import ANSWER_COLUMNS, PROBLEM_COLUMNS, load_rows
@@ -21,6 +20,7 @@ from .data.prompts import save_prompt_format
 from .data.report import BadDataError, DataReport
 from .data.training import make_training_set
 from .dry_run import rehearse
+from .hub import PushError, check_repository
 from .recipe import parse_mapping, recipe_text
 from .signals import SaveOnSignal
 
@@ -189,6 +189,8 @@ def prepare(script_args: DataArguments, training_args: "TrainingArguments", mode
     training_args.resume_from_checkpoint = resolve_resume(
         training_args.resume_from_checkpoint, training_args.output_dir
     )
+    if training_args.hub_model_id is not None:
+        check_repository(training_args.hub_model_id, "hub_model_id")
     hide_hub_token(training_args)
     training_args.model_init_kwargs = {
         **model_init_kwargs(training_args, model_args),
@@ -276,19 +278,18 @@ class Command:
             return
         if self.before_saving is not None:
             self.before_saving(trainer)
-        trainer.save_model(args.output_dir)
+        trainer.save_model(args.output_dir, _internal_call=True)  # which does not push yet
         trainer.save_state()
         # A card is published, and where data lie on a disk is nobody's business
         dataset_name = script_args.dataset_name
-        card = {
-            "model_name": Path(args.hub_model_id or args.output_dir).name,
-            "dataset_name": None if dataset_name is None or Path(dataset_name).exists() else dataset_name,
-        }
-        trainer.create_model_card(**card)
-        if trainer.is_world_process_zero():
-            correct_card(args.output_dir)
+        trainer.create_model_card(
+            model_name=Path(args.hub_model_id or args.output_dir).name,
+            dataset_name=None if dataset_name is None or Path(dataset_name).exists() else dataset_name,
+        )
         say(f"Model saved to {args.output_dir}")
-        if args.push_to_hub:
-            trainer.push_to_hub(**card)
-            say(f"Model pushed to https://huggingface.co/{trainer.hub_model_id}")
-        trainer.end()
+        try:
+            with mistakes_as_one_line(PushError, ValueError):
+                if args.push_to_hub:
+                    say(f"Model pushed to {trainer.push_output()}")
+        finally:
+            trainer.end()

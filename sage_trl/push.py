@@ -18,20 +18,21 @@ def make_parser(prog: str | None = None) -> argparse.ArgumentParser:
     parser.add_argument("folder", type=Path, help="output folder of a run, one of its checkpoints, or a merged model")
     parser.add_argument("--repo", required=True, metavar="user/name", help="the repository, made if it is not there")
     parser.add_argument("--private", action="store_true", default=None, help="make a new repository private")
-    parser.add_argument("--revision", help="branch to commit to; default: main")
+    parser.add_argument("--revision", help="branch to commit to, made if it is not there; default: main")
     parser.add_argument("--commit_message", default="Upload by sage-trl", help="subject of the commit")
     parser.add_argument(
         "--with_optimizer",
         action="store_true",
-        help="push the newest whole checkpoint too, with its optimizer states, as last-checkpoint/",
+        help="push the newest whole checkpoint too, with its optimizer states, as last-checkpoint/; where FOLDER is "
+        "a checkpoint, that one",
     )
     return parser
 
 
 def push(options: argparse.Namespace) -> str:
     """Pushes as the options say, prints each file, and returns the repository's address."""
-    from .checkpoints import WEIGHTS, newest_checkpoint
-    from .hub import check_repository, checkpoint_files, published_files, push_files
+    from .checkpoints import WEIGHTS, newest_checkpoint, why_torn
+    from .hub import check_repository, checkpoint_files, published_files, push_command, push_files
 
     check_repository(options.repo, "--repo")
     if not options.folder.is_dir():
@@ -40,7 +41,7 @@ def push(options: argparse.Namespace) -> str:
     if not WEIGHTS & files.keys():
         raise FileNotFoundError(f"'{options.folder}' holds no model and no adapter. Name a run's output folder.")
     if options.with_optimizer:
-        checkpoint = newest_checkpoint(options.folder)
+        checkpoint = newest_checkpoint(options.folder) if why_torn(options.folder) else options.folder
         if checkpoint is None:
             raise FileNotFoundError(
                 f"`--with_optimizer` is set, but '{options.folder}' holds no whole checkpoint, and so no optimizer "
@@ -49,8 +50,9 @@ def push(options: argparse.Namespace) -> str:
         files |= checkpoint_files(checkpoint, "last-checkpoint")
     for name, file in files.items():
         print(f"  {name} ({file.stat().st_size:,} bytes)")
-    command = f"sage-trl push {options.folder} --repo {options.repo}"
-    return push_files(files, options.repo, command, options.commit_message, options.private, options.revision)
+    target = (options.repo, options.private, options.revision)
+    command = push_command(options.folder, *target, options.with_optimizer)
+    return push_files(files, options.repo, command, options.commit_message, *target[1:])
 
 
 def run(argv: list[str] | None = None, prog: str | None = None) -> None:

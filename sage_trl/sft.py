@@ -61,9 +61,9 @@ def build_trainer(script_args: SFTScriptArguments, training_args: SFTConfig, mod
         for split in splits_of(training_args)
     }
 
-    from trl import SFTTrainer
+    from .sft_trainer import PublishingSFTTrainer
 
-    return SFTTrainer(
+    return PublishingSFTTrainer(
         model=model_args.model_name_or_path,
         args=training_args,
         train_dataset=datasets["train"],
@@ -163,7 +163,7 @@ def merge_adapter(trainer: "SFTTrainer") -> None:
     if isinstance(model, PeftModel):
         trainer.model = trainer.model_wrapped = model.merge_and_unload()
         if trainer.is_world_process_zero():
-            # A push on the way puts the adapter there, and beside the merged model it would be applied once more
+            # Beside the merged model an adapter that an earlier run left would be applied to it
             for file in Path(trainer.args.output_dir).glob("adapter_*"):
                 file.unlink()
 

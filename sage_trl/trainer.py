@@ -8,7 +8,7 @@ GRPO with a reshaped anchor. The only module that knows TRL's internals; these a
 - `_calculate_rewards(...)` returns all processes' rewards, shape (completions, functions), whole groups in order;
 - `_metrics[mode]` collects what `log` averages; `reward_func_names`, `num_generations`, `num_generations_eval`,
   `_tokenizer`, `_tag_names`, `_name`, `_paper`, `create_model_card`, and transformers'
-  `_save`, `end`, `model_wrapped`;
+  `end`, `model_wrapped`;
 - `vllm_generation` has the engine and `sync_weights`, done when `_last_loaded_step` is not the step;
 - `_step` counts micro-batches and `_buffered_inputs` holds the completions until they are used up; transformers saves
   and loads a run's place by `_save_rng_state` and `_load_rng_state`, and sums its loss in `_tr_loss`,
@@ -37,12 +37,13 @@ from .anchor import (
     shape_anchor,
     summarize_statistics,
 )
-from .card import PAPER, describe_method, drop_local_base
+from .card import PAPER, describe_method
 from .checkpoints import load_state
 from .config import SAGEGRPOConfig
 from .contract import TESTED_TRL, LossInputs, TRLContractError, check_loss
 from .evaluation.monitor import PassAtKMonitor, keep_base_weights, without_dataset
 from .guides import GuideFunction, GuideSignals, Rollout
+from .publishing import PublishingMixin
 from .rows import credit_groups, gather_rows, own_rows
 from .seeds import StepSeeds, derive_generator
 from .watch import IdleGuideWatch
@@ -66,7 +67,7 @@ def _valid_mask(batch: dict) -> torch.Tensor:
     return batch["completion_mask"] * batch["tool_mask"] if "tool_mask" in batch else batch["completion_mask"]
 
 
-class SAGEGRPOTrainer(GRPOTrainer):
+class SAGEGRPOTrainer(PublishingMixin, GRPOTrainer):
     """
     Trainer for SAGE: Group Relative Policy Optimization whose KL anchor is reshaped by a guide, `ref` -> `q * ref`.
 
@@ -384,11 +385,6 @@ class SAGEGRPOTrainer(GRPOTrainer):
         super().create_model_card(model_name=model_name, dataset_name=dataset_name, tags=tags)
         if self.is_world_process_zero():
             describe_method(self.args, self.guide)
-
-    def _save(self, output_dir=None, state_dict=None):
-        super()._save(output_dir, state_dict)
-        if self.args.should_save:
-            drop_local_base(output_dir or self.args.output_dir)
 
     def end(self):
         # A reducer of DDP that is dropped after the process group joins gloo's thread while holding the GIL, for which

@@ -11,6 +11,7 @@ from support import build_trainer
 from trl import GRPOTrainer
 
 from sage_trl import SAGEGRPOTrainer
+from sage_trl.publishing import PublishingMixin
 from sage_trl.trainer import TESTED_TRL, TRLContractError, check_trl_contract
 
 BRANCH = {"guide": "branch", "guide_kwargs": {"threshold": 4.0}}
@@ -127,6 +128,14 @@ def test_the_tested_range_is_the_one_that_is_installed():
 
 def test_no_line_of_the_loss_is_overridden_but_the_seam():
     methods = {name for name in dir(GRPOTrainer) if callable(getattr(GRPOTrainer, name))} - set(dir(object))
+    assert methods & set(vars(PublishingMixin)) == {
+        "_finish_current_push",
+        "_push_from_checkpoint",
+        "_save",
+        "create_model_card",
+        "init_hf_repo",
+        "push_to_hub",
+    }
     overridden = methods & set(vars(SAGEGRPOTrainer))
     assert overridden == {
         "_calculate_rewards",
@@ -134,7 +143,6 @@ def test_no_line_of_the_loss_is_overridden_but_the_seam():
         "_generate_and_score_completions",
         "_get_per_token_logps_and_entropies",
         "_load_rng_state",
-        "_save",
         "_save_rng_state",
         "create_model_card",
         "end",
