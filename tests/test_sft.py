@@ -65,7 +65,7 @@ def test_no_adapter_is_left_beside_the_merged_model(data, tmp_path):
     parsed = sft.make_parser().parse_run(["--dataset_name", data, *SETTINGS, *more])
     trainer = sft.build_trainer(*parsed)
     (tmp_path / "run").mkdir(exist_ok=True)
-    (tmp_path / "run" / "adapter_config.json").write_text("{}")  # as a push on the way leaves it
+    (tmp_path / "run" / "adapter_config.json").write_text("{}")  # as an earlier run left it
     sft.COMMAND.fit(trainer, parsed[0])
     assert not list((tmp_path / "run").glob("adapter_*"))
     card = (tmp_path / "run" / "README.md").read_text()
