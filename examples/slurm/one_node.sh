@@ -6,10 +6,12 @@
 #SBATCH --cpus-per-task=64
 #SBATCH --time=24:00:00
 #SBATCH --requeue
+#SBATCH --signal=B:USR1@300
 #SBATCH --open-mode=append
 #SBATCH --output=%x-%j.log
 
-# Trains on one machine, and goes on from the newest whole checkpoint when it is started again:
+# Trains on one machine, and goes on from the newest whole checkpoint when it is started again. Five minutes before its
+# time is over, and when SLURM wants the machine back (SIGTERM), it saves one after the step that it is in, and ends:
 #
 #   sbatch examples/slurm/one_node.sh
 #
@@ -19,6 +21,7 @@
 RECIPE="${RECIPE:-recipes/Qwen2.5-Math-7B/sage_branch.yaml}"
 CONFIG="${CONFIG:-recipes/accelerate_configs/zero2.yaml}"
 VENV="${VENV:-.venv}"
+STOPPABLE="${STOPPABLE:-examples/slurm/stoppable.sh}"
 GPUS="${SLURM_GPUS_ON_NODE:-8}"
 
 set -euo pipefail
@@ -26,5 +29,6 @@ cd "${SLURM_SUBMIT_DIR:-.}"
 # shellcheck disable=SC1091
 source "$VENV/bin/activate"
 
-accelerate launch --config_file "$CONFIG" --num_processes "$GPUS" --main_process_port 0 \
-    -m sage_trl.train --config "$RECIPE" --resume_from_checkpoint auto
+# In the place of this shell, so that it gets this shell's signals
+exec "$STOPPABLE" accelerate launch --config_file "$CONFIG" --num_processes "$GPUS" --main_process_port 0 \
+    -m sage_trl.train --config "$RECIPE" --resume_from_checkpoint auto --save_on_signal true

@@ -3,13 +3,17 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import yaml
 from ports import free_port
+
+from sage_trl.checkpoints import newest_checkpoint
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "examples" / "slurm").glob("*.sh"))
@@ -41,9 +45,38 @@ def cluster(tmp_path):
         "PYTHONPATH": str(ROOT),
         "PORT": free_port(),
     }
+    environment["STOPPABLE"] = str(ROOT / "examples/slurm/stoppable.sh")
     environment |= {"RECIPE": str(recipe), "CONFIG": str(ROOT / "recipes/accelerate_configs/ddp.yaml")}
     environment |= {"SLURM_GPUS_ON_NODE": "1", "SLURM_SUBMIT_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
     return tmp_path, environment
+
+
+def descendants(pid):
+    found = []
+    for child in map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
+        found += [child, *descendants(child)]
+    return found
+
+
+def stop(name, folder, environment, number, whom):
+    """Starts a job that is told to stop while it trains; returns the checkpoint that it left."""
+    recipe = folder / "recipe.yaml"
+    settings = yaml.safe_load(recipe.read_text()) | {"max_steps": 60, "save_steps": 10}
+    recipe.write_text(yaml.safe_dump(settings))
+    with (folder / "log.txt").open("w") as log:
+        command = ["bash", str(ROOT / "examples/slurm" / name)]
+        job = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    deadline = time.monotonic() + 240
+    while not (folder / "run/checkpoint-10/trainer_state.json").exists():
+        assert job.poll() is None and time.monotonic() < deadline, (folder / "log.txt").read_text()[-3000:]
+        time.sleep(0.02)
+    for pid in whom(job.pid):
+        os.kill(pid, number)
+    assert job.wait(timeout=100) == 0, (folder / "log.txt").read_text()[-3000:]
+    saved = newest_checkpoint(folder / "run")
+    assert 10 < int(saved.name[11:]) < 60
+    assert f"SIGTERM: saved {saved} and stopped" in (folder / "log.txt").read_text()
+    return saved
 
 
 def submit(name, environment):
@@ -59,6 +92,22 @@ def test_one_node_trains_and_a_requeued_job_goes_on(cluster):
     assert json.loads((folder / "run/trainer_state.json").read_text())["global_step"] == 2
     shutil.rmtree(folder / "run/checkpoint-2")
     assert f"Resuming from {folder}/run/checkpoint-1" in submit("one_node.sh", environment)
+
+
+def test_one_node_saves_when_its_shell_is_told_to_stop(cluster):
+    folder, environment = cluster
+    environment["SLURM_GPUS_ON_NODE"] = "2"
+    saved = stop("one_node.sh", folder, environment, signal.SIGUSR1, lambda job: [job])
+    assert f"Resuming from {saved}" in submit("one_node.sh", environment)
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM], ids=lambda number: number.name)
+def test_several_nodes_save_when_every_process_is_told_to_stop(number, cluster):
+    folder, environment = cluster
+    environment |= {"SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "node[1-2]"}
+    # Whatever SLURM's step has in it, the launchers and what trains; `srun` itself is outside
+    saved = stop("several_nodes.sh", folder, environment, number, lambda job: descendants(descendants(job)[0]))
+    assert len(list(saved.glob("sage_state_*"))) == 2
 
 
 def test_several_nodes_train_one_model(cluster):
