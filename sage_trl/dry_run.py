@@ -1,6 +1,6 @@
-"""What a run would do, before it is paid for: everything is loaded, nothing is trained.
+"""What a run would do, before it is paid for: everything but the weights is loaded, nothing is trained.
 
-The vLLM engine is not started, trackers and the Hub are left alone, and no GPU is needed.
+No engine is started, neither vLLM nor DeepSpeed, trackers and the Hub are left alone, and no GPU is needed.
 """
 
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from .checks import is_main_process, missing_extras, zero_stage
 from .data.prompts import prompt_text
+from .empty import empty_models, missing_weights
 from .guides.schedule import CosineCycles, schedules_of
 from .memory import estimate, shape_of
 
@@ -42,7 +43,9 @@ def rehearse(build_trainer: Callable, describe: Callable, arguments: tuple) -> N
     if uses_vllm:
         training_args.use_vllm = False
     leave_the_world_alone(training_args)
-    trainer = build_trainer(*arguments)
+    with empty_models():
+        trainer = build_trainer(*arguments)
+    missing += missing_weights(model_args.model_name_or_path)
     if is_main_process():
         print(render(describe(trainer, uses_vllm) | {"Missing on this machine": missing}))
     trainer.end()
@@ -56,7 +59,7 @@ def leave_the_world_alone(training_args: "TrainingArguments") -> None:
 
 
 def render(sections: dict[str, list[str]]) -> str:
-    lines = ["", "Dry run: everything was loaded, nothing was trained."]
+    lines = ["", "Dry run: everything but the weights was loaded, nothing was trained."]
     for title, body in sections.items():
         if body:
             lines += ["", title, *(f"  {line}" for line in body)]
