@@ -42,7 +42,7 @@ class DataArguments:
         save_on_signal (`bool`, *optional*, defaults to `False`):
             Whether a run that gets SIGTERM saves a checkpoint after the step it is in, and ends with exit code 0.
         dry_run (`bool`, *optional*, defaults to `False`):
-            Whether to load everything, print what would happen, and end without training.
+            Whether to load all but the weights, print what would happen, and end without training.
     """
 
     dataset_name: str | None = field(
@@ -89,7 +89,7 @@ class DataArguments:
     )
     dry_run: bool = field(
         default=False,
-        metadata={"help": "Load everything, print what would happen, and end without training. Needs no GPU."},
+        metadata={"help": "Load all but the weights, print what would happen, and end. Needs no GPU."},
     )
 
     def __post_init__(self):

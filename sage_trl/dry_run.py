@@ -270,7 +270,7 @@ def describe_memory(trainer, tokens: int, **more) -> list[str]:
     )
     how = f"{args.per_device_train_batch_size} rows of {tokens:,} tokens"
     if zero_stage():
-        how += f", ZeRO-{zero_stage()} over {args.world_size} processes"
+        how += f", ZeRO-{zero_stage()} over {args.world_size} process{'es' if args.world_size > 1 else ''}"
     lines = [f"{name:<12}{_size(size)}" for name, size in parts.items() if size]
     return [*lines, f"for {how}; the formulas are in sage_trl/memory.py"]
 

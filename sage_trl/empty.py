@@ -1,8 +1,8 @@
 """Models without weights, for a dry run: a config makes the model, on torch's meta device, which keeps shapes alone.
 
 Inside [`empty_models`], a trainer is built as ever, by TRL and PEFT, and takes no more memory for a model of 32 B
-parameters than for a small one. No engine that shards a model is started, so that neither DeepSpeed nor GPUs are
-needed; `checks.zero_stage` still says what the launcher set up.
+parameters than for a small one. No engine that shards a model is started; `checks.zero_stage` still says what the
+launcher set up.
 """
 
 import json
@@ -30,6 +30,7 @@ def empty_models() -> Iterator[None]:
             (PreTrainedModel, "from_pretrained", classmethod(from_config)),
             (TrainingArguments, "place_model_on_device", False),
             (transformers.trainer, "Accelerator", plain_accelerator),
+            (transformers.modeling_utils, "is_deepspeed_zero3_enabled", lambda: False),
         ):
             stack.callback(setattr, owner, name, vars(owner)[name])
             setattr(owner, name, value)
