@@ -19,6 +19,7 @@ COMMANDS = {
     "eval": ("evaluate a model by pass@k", "--model MODEL --benchmarks NAME,NAME [--setting value ...]"),
     "compare": ("compare evaluations of the same problems", "name=folder name=folder [--output FOLDER]"),
     "push": ("push what a run left to the Hub, or complete a push", "FOLDER --repo user/name"),
+    "merge": ("merge an adapter into the model it was trained on", "FOLDER --output FOLDER [--base MODEL]"),
     "guide": ("show what a recipe's guide does to a model's completions, as a page", RECIPE),
 }
 LAUNCHED = ("train", "sft", "eval")

@@ -26,7 +26,7 @@ PUBLISHED = (
     *("adapter_model.safetensors", "adapter_model.bin", "adapter_config.json", "config.json"),
     *("generation_config.json", "tokenizer*.json", "*.jinja", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "vocab.txt", "merges.txt", "*.model", "*processor_config.json", "README.md", "LICENSE*"),
-    *("recipe.yaml", "sage_prompt.json", "trainer_state.json"),
+    *("recipe.yaml", "sage_prompt.json", "sage_base.json", "trainer_state.json"),
 )
 WITHHELD = ("training_args.bin",)  # the settings with local paths; resuming does not need them
 # Where a path may stand: of an absolute one the last part goes up

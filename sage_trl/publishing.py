@@ -10,7 +10,10 @@ import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from accelerate.utils import is_peft_model
+
 from .card import correct_card, drop_local_base
+from .fingerprint import describe_base, save_base_record
 from .hub import check_repository, checkpoint_files, create_repository, published_files, push_command, push_files
 
 # What is about the run: its newest stands in the output folder, and goes up with each checkpoint's weights
@@ -26,6 +29,14 @@ class PublishingMixin:
     """
 
     push_in_progress: Future | None = None
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        model = self.accelerator.unwrap_model(self.model)
+        # Now, since the base may be another one by the time that its adapter is saved
+        self._base_record = (
+            describe_base(model.get_base_model()) if is_peft_model(model) and self.args.should_save else None
+        )
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
         """Makes the repository, so that what cannot be pushed is known before anything is trained."""
@@ -141,7 +152,10 @@ class PublishingMixin:
     def _save(self, output_dir=None, state_dict=None):
         super()._save(output_dir, state_dict)
         if self.args.should_save:
-            drop_local_base(output_dir or self.args.output_dir)
+            folder = output_dir or self.args.output_dir
+            drop_local_base(folder)
+            if (Path(folder) / "adapter_config.json").is_file() and self._base_record is not None:
+                save_base_record(folder, self._base_record)
 
 
 def _staged(folder: Path, stage: Path) -> Path:

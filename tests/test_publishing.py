@@ -17,7 +17,14 @@ from sage_trl import sft
 from sage_trl.hub import PushError
 
 ROOT = Path(__file__).parents[1]
-WEIGHTS = {"adapter_model.safetensors", "adapter_config.json", "tokenizer.json", "README.md", "trainer_state.json"}
+WEIGHTS = {
+    "adapter_model.safetensors",
+    "adapter_config.json",
+    "tokenizer.json",
+    "README.md",
+    "trainer_state.json",
+    "sage_base.json",
+}
 STATES = {"optimizer.pt", "scheduler.pt", "rng_state.pth", "sage_state_0.pt"}
 
 

@@ -34,7 +34,7 @@ hub_model_id: someone/model
 RECORDS = {"README.md", "recipe.yaml", "sage_prompt.json", "trainer_state.json"}
 TOKENIZER = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
 MODEL = {
-    True: {"adapter_model.safetensors", "adapter_config.json"},
+    True: {"adapter_model.safetensors", "adapter_config.json", "sage_base.json"},
     False: {"model.safetensors", "config.json", "generation_config.json"},
 }
 
