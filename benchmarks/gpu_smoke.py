@@ -31,6 +31,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 GIB = 2**30
+SECONDS = 570  # of the ten minutes after which the script is ended
 TOKENIZER = Path(__file__).parents[1] / "examples" / "countdown" / "model"
 BASELINE = "TRL"
 VARIANTS = [BASELINE, "k3, branch", "k3, token"]
@@ -157,7 +158,7 @@ def what_is_missing(device: str) -> str | None:
 def main(argv: list[str] | None = None, device: str = "cuda", initializer: Callable | None = None) -> None:
     """`device="cpu"` is for tests: there `initializer` lets vLLM take weights, in each process."""
     parser = argparse.ArgumentParser(prog="benchmarks/gpu_smoke.sh", description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=2, help="at most; fewer where ten minutes are not enough")
     parser.add_argument("--steps", type=int, default=10, help="timed steps of each run; two more come before them")
     parser.add_argument("--completions", type=int, default=32, help="of a step, in groups of 8")
     parser.add_argument("--tokens", type=int, default=512, help="of a completion")
@@ -172,6 +173,10 @@ def main(argv: list[str] | None = None, device: str = "cuda", initializer: Calla
     with tempfile.TemporaryDirectory() as folder:
         make_model(Path(folder) / "model", options, device)
         for number in range(options.rounds):
+            spent = time.perf_counter() - began
+            if number and spent * (number + 1) / number > SECONDS:
+                print(f"no time for a round {number + 1}: {spent:.0f} s are spent", file=sys.stderr)
+                break
             # Every other round backwards, so that a machine that slows down is no variant's loss
             for name in VARIANTS[:: -1 if number % 2 else 1]:
                 print(f"round {number + 1} of {options.rounds}: {name}", file=sys.stderr)
@@ -180,12 +185,12 @@ def main(argv: list[str] | None = None, device: str = "cuda", initializer: Calla
                     task = process.submit(measure, name, str(Path(folder) / "model"), options, device)
                     found[name].append(task.result())
                 print(f"{name}: {found[name][-1]}", file=sys.stderr)
-    print(describe(device, found[BASELINE][0]["parameters"], options))
+    print(describe(device, found[BASELINE][0]["parameters"], len(found[BASELINE]), options))
     print(f"Took {time.perf_counter() - began:.0f} s.\n")
     print("\n".join(table(found)))
 
 
-def describe(device: str, parameters: float, options: argparse.Namespace) -> str:
+def describe(device: str, parameters: float, rounds: int, options: argparse.Namespace) -> str:
     import torch
     import vllm
 
@@ -194,7 +199,7 @@ def describe(device: str, parameters: float, options: argparse.Namespace) -> str
     return (
         f"{machine}, CUDA {torch.version.cuda}, {versions}, vllm {vllm.__version__}. "
         f"Qwen3 of {parameters / 1e6:.0f} M parameters, steps of {options.completions} completions "
-        f"of {options.tokens} tokens, {options.rounds} rounds of {options.steps} steps."
+        f"of {options.tokens} tokens, {rounds} round{'s' if rounds > 1 else ''} of {options.steps} steps."
     )
 
 

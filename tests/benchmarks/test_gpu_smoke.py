@@ -13,7 +13,7 @@ from engines import HAS_VLLM, engine, keep_plain_weights
 from benchmarks.gpu_smoke import BASELINE, GIB, VARIANTS, main, table, what_is_missing
 
 ROOT = Path(__file__).parents[2]
-SMALL = "--rounds 1 --steps 2 --completions 8 --tokens 8 --layers 2 --hidden 128 --vocabulary 256".split()
+SMALL = "--rounds 2 --steps 2 --completions 8 --tokens 8 --layers 2 --hidden 128 --vocabulary 256".split()
 
 
 def test_ratios_are_taken_round_by_round():
@@ -40,12 +40,15 @@ def test_it_says_in_one_line_that_there_is_no_vllm():
 
 
 @engine
-def test_it_trains_variants_with_vllm(capfd, monkeypatch):
+def test_it_trains_variants_with_vllm_while_there_is_time(capfd, monkeypatch):
     trained = [BASELINE, "k3, token"]
+    monkeypatch.setattr("benchmarks.gpu_smoke.SECONDS", 20)
     monkeypatch.setattr("benchmarks.gpu_smoke.VARIANTS", trained)
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     main(SMALL, device="cpu", initializer=keep_plain_weights)
-    rows = [line.strip("| ").split(" | ") for line in capfd.readouterr().out.splitlines() if line.startswith("|")][2:]
+    printed = capfd.readouterr()
+    assert "no time for a round 2" in printed.err and ", 1 round of 2 steps." in printed.out
+    rows = [line.strip("| ").split(" | ") for line in printed.out.splitlines() if line.startswith("|")][2:]
     assert [row[0] for row in rows] == trained
     for name, seconds, _, held, _, drift, touched in rows:
         assert float(seconds) > 0 and float(held) > 0.1
