@@ -6,7 +6,7 @@ No engine is started, neither vLLM nor DeepSpeed, trackers and the Hub are left 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .checks import is_main_process, missing_extras, zero_stage
+from .checks import is_main_process, missing_extras, uses_fsdp, zero_stage
 from .data.prompts import prompt_text
 from .empty import empty_models, missing_weights
 from .guides.schedule import CosineCycles, schedules_of
@@ -99,6 +99,7 @@ def describe_training(trainer: "SAGEGRPOTrainer", uses_vllm: bool) -> dict[str, 
             trainer,
             tokens=longest + args.max_completion_length,
             has_reference=trainer.ref_model is not None,
+            generated=0 if uses_vllm else args.per_device_train_batch_size * args.steps_per_generation,
             vllm_share=args.vllm_gpu_memory_utilization if uses_vllm and args.vllm_mode == "colocate" else None,
             vllm_sleeps=args.vllm_enable_sleep_mode,
         ),
@@ -255,22 +256,29 @@ def _shortened(text: str, limit: int = 600) -> str:
     return text if len(text) <= limit else f"{text[:half]}\n[... {len(text) - limit:,} characters ...]\n{text[-half:]}"
 
 
-def describe_memory(trainer, tokens: int, **more) -> list[str]:
+def estimate_memory(trainer, tokens: int, stage: int, processes: int, deepspeed: bool, **more) -> dict[str, float]:
+    """Bytes by part, and the `"peak"`, of each of so many processes under a stage of ZeRO."""
     args = trainer.args
-    parts = estimate(
+    return estimate(
         shape_of(trainer.model),
         rows=args.per_device_train_batch_size,
         tokens=tokens,
         compute_bytes=2 if args.bf16 or args.fp16 else 4,
         optimizer=str(getattr(args.optim, "value", args.optim)),
         checkpointing=args.gradient_checkpointing,
-        zero_stage=zero_stage(),
-        processes=args.world_size,
+        zero_stage=stage,
+        processes=processes,
+        deepspeed=deepspeed,
         **more,
     )
+
+
+def describe_memory(trainer, tokens: int, **more) -> list[str]:
+    args, stage = trainer.args, zero_stage()
+    parts = estimate_memory(trainer, tokens, stage, args.world_size, stage > 0 and not uses_fsdp(), **more)
     how = f"{args.per_device_train_batch_size} rows of {tokens:,} tokens"
-    if zero_stage():
-        how += f", ZeRO-{zero_stage()} over {args.world_size} process{'es' if args.world_size > 1 else ''}"
+    if stage:
+        how += f", ZeRO-{stage} over {args.world_size} process{'es' if args.world_size > 1 else ''}"
     lines = [f"{name:<12}{_size(size)}" for name, size in parts.items() if size]
     return [*lines, f"for {how}; the formulas are in sage_trl/memory.py"]
 

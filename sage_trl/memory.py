@@ -1,14 +1,30 @@
 """An estimate of the memory that training takes on each device, from shapes alone. Bytes throughout.
 
+The parts:
+
     weights        parameters x bytes of their type              / processes under ZeRO-3
     reference      the same again, for full fine-tuning with beta above 0
     gradients      trained parameters x bytes of their type      / processes under ZeRO-2 and 3
-    optimizer      trained parameters x bytes of its two states  / processes under ZeRO-2 and 3
+    optimizer      trained parameters x bytes of its states      / processes under ZeRO-2 and 3; Adam's two have the
+                   type of the parameters, and DeepSpeed keeps both and the parameters themselves in float32
     activations    kept for the backward pass: with checkpointing the input of each layer, and one layer in full
     head           two of TRL's tiles of the logits, 4096 tokens x 32768 entries in float32, and the head's input
-    generation     vLLM's own copy of the weights and its KV cache, at least for one completion at full length
+    buffers        copies of gradients on their way to other processes (DDP: all of them, ZeRO-2: one bucket), weights
+                   that ZeRO-3 has gathered (embeddings and two layers), and autocast's copies of float32 weights
+    engine         vLLM's own copy of the weights, in 16 bits
+    kv cache       keys and values: with vLLM at least those of one completion at full length, else of all at once
 
-A sleeping vLLM engine gives its memory back while the model trains, so that the peak is the larger of the two.
+Weights that are quantized take half a byte per parameter and 1/16 for the scales of 4 bits, 1/64 where these are
+quantized again; or one byte for 8 bits. DeepSpeed holds weights and gradients in the type that it computes in.
+
+The peak is that of the largest moment:
+
+    generation              weights, reference, optimizer, engine, kv cache
+    forward and backward    all but engine and kv cache
+    optimizer step          weights, reference, gradients, optimizer
+
+A vLLM engine that does not sleep while the model trains adds its own to every moment. What the device itself takes
+(about half a GiB for CUDA) and what its allocator loses to fragments is not in it.
 """
 
 from dataclasses import dataclass
@@ -18,9 +34,16 @@ if TYPE_CHECKING:
     import torch
 
 HEAD_TILE = 4096 * 32768 * 4
-# Bytes per trained parameter of the two states of Adam
+# Bytes per trained parameter of optimizers other than Adam in full precision
 OPTIMIZER_BYTES = {"adamw_8bit": 2, "adamw_bnb_8bit": 2, "paged_adamw_8bit": 2, "sgd": 0, "adafactor": 0.1}
-ADAM_BYTES = 8
+# DeepSpeed's: a parameter and Adam's two states, in float32
+MASTER_BYTES = 12
+BUCKET = 500_000_000  # elements, DeepSpeed's default
+MOMENTS = {
+    "generation": ("weights", "reference", "optimizer", "engine", "kv cache"),
+    "forward and backward": ("weights", "reference", "gradients", "optimizer", "activations", "head", "buffers"),
+    "optimizer step": ("weights", "reference", "gradients", "optimizer"),
+}
 
 
 @dataclass(frozen=True)
@@ -64,12 +87,13 @@ def shape_of(model: "torch.nn.Module") -> Shape:
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
     weights = frozen if has_adapter else trained + frozen
+    bytes_of = _bytes_per_parameter(model)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return Shape(
-        parameters=sum(parameter.numel() for parameter in weights),
-        weight_bytes=sum(parameter.numel() * parameter.element_size() for parameter in weights),
-        trained=sum(parameter.numel() for parameter in trained),
-        trained_bytes=sum(parameter.numel() * parameter.element_size() for parameter in trained),
+        parameters=sum(map(_size, weights)),
+        weight_bytes=sum(_size(each) * bytes_of.get(each, each.element_size()) for each in weights),
+        trained=sum(map(_size, trained)),
+        trained_bytes=sum(_size(each) * each.element_size() for each in trained),
         has_adapter=has_adapter,
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
@@ -77,6 +101,25 @@ def shape_of(model: "torch.nn.Module") -> Shape:
         kv_width=(getattr(config, "num_key_value_heads", None) or config.num_attention_heads) * head_dim,
         vocabulary=config.vocab_size,
     )
+
+
+def _size(parameter: "torch.nn.Parameter") -> int:
+    """Number of elements, of one that ZeRO-3 has partitioned, too."""
+    return parameter.ds_numel if hasattr(parameter, "ds_numel") else parameter.numel()
+
+
+def _bytes_per_parameter(model: "torch.nn.Module") -> dict["torch.nn.Parameter", float]:
+    """What bitsandbytes will make of the layers of an empty model. Those of a real one are made already."""
+    import torch
+
+    config = getattr(model.config, "quantization_config", None)
+    if config is None:
+        return {}
+    scales = (1 / 64 + 4 / (64 * 256)) if config.bnb_4bit_use_double_quant else 4 / 64
+    size = 0.5 + scales if config.load_in_4bit else 1.0
+    head = model.get_output_embeddings()
+    layers = [layer for layer in model.modules() if isinstance(layer, torch.nn.Linear) and layer is not head]
+    return {layer.weight: size for layer in layers if layer.weight.is_meta and not layer.weight.requires_grad}
 
 
 def estimate(
@@ -89,6 +132,8 @@ def estimate(
     checkpointing: bool = True,
     zero_stage: int = 0,
     processes: int = 1,
+    deepspeed: bool = False,
+    generated: int = 0,
     vllm_share: float | None = None,
     vllm_sleeps: bool = False,
 ) -> dict[str, float]:
@@ -114,6 +159,10 @@ def estimate(
             Stage of ZeRO. FSDP that shards everything is 3.
         processes (`int`, *optional*, defaults to `1`):
             Devices that share.
+        deepspeed (`bool`, *optional*, defaults to `False`):
+            Whether it is DeepSpeed that shards, which holds weights in the type of the activations.
+        generated (`int`, *optional*, defaults to `0`):
+            Completions that a device generates at once without vLLM.
         vllm_share (`float`, *optional*):
             Part of the device that a colocated vLLM takes, which is not known here in bytes. Given, the least that it
             needs is part of the estimate.
@@ -126,18 +175,42 @@ def estimate(
     weights_over, states_over = (processes if zero_stage >= stage else 1 for stage in (3, 2))
     per_layer = 8 * shape.hidden + 2 * shape.kv_width + 4 * shape.intermediate
     kept = shape.layers * shape.hidden + per_layer if checkpointing else shape.layers * per_layer
+    weights, trained = shape.weight_bytes, shape.trained_bytes
+    if deepspeed:
+        weights = min(weights, shape.parameters * compute_bytes)
+        trained = min(trained, shape.trained * compute_bytes)
+    states = OPTIMIZER_BYTES[optimizer] * shape.trained if optimizer in OPTIMIZER_BYTES else 2 * trained
+    per_token = 2 * shape.layers * shape.kv_width * (compute_bytes if vllm_share is None else 2)
     parts = {
-        "weights": (shape.weight_bytes + (shape.trained_bytes if shape.has_adapter else 0)) / weights_over,
-        "reference": shape.weight_bytes / weights_over if has_reference else 0.0,
-        "gradients": shape.trained_bytes / states_over,
-        "optimizer": shape.trained * OPTIMIZER_BYTES.get(optimizer, ADAM_BYTES) / states_over,
+        "weights": (weights + (trained if shape.has_adapter else 0)) / weights_over,
+        "reference": weights / weights_over if has_reference else 0.0,
+        "gradients": trained / states_over,
+        "optimizer": (MASTER_BYTES * shape.trained if deepspeed else states) / states_over,
         "activations": float(rows * tokens * kept * compute_bytes),
         "head": 2.0 * min(HEAD_TILE, rows * tokens * shape.vocabulary * 4) + rows * tokens * shape.hidden * 4,
+        "buffers": _buffers(shape, trained, compute_bytes, zero_stage, processes),
+        "engine": 0.0 if vllm_share is None else 2.0 * shape.parameters,
+        "kv cache": float(tokens * per_token * (generated if vllm_share is None else 1)),
     }
-    training = sum(parts.values())
-    if vllm_share is None:
-        return parts | {"peak": training}
-    parts["generation"] = shape.parameters * 2 + tokens * 2 * shape.layers * shape.kv_width * 2.0
-    resident = parts["weights"] + parts["reference"] + parts["optimizer"]
-    peak = max(training, resident + parts["generation"]) if vllm_sleeps else training + parts["generation"]
-    return parts | {"peak": peak}
+    return parts | {"peak": max(moments(parts, vllm_share is not None and not vllm_sleeps).values())}
+
+
+def _buffers(shape: Shape, trained: float, compute_bytes: int, zero_stage: int, processes: int) -> float:
+    size = 0.0
+    if trained > shape.trained * compute_bytes:
+        size += shape.trained * compute_bytes  # autocast's
+    if processes > 1 and zero_stage == 0:
+        size += trained
+    if zero_stage == 2:
+        size += min(BUCKET, shape.trained) * trained / shape.trained
+    if zero_stage == 3:
+        attention = 2 * shape.hidden**2 + 2 * shape.hidden * shape.kv_width
+        layer = attention + 3 * shape.hidden * shape.intermediate
+        size += compute_bytes * (shape.vocabulary * shape.hidden + 2 * layer)
+    return size
+
+
+def moments(parts: dict[str, float], engine_stays: bool) -> dict[str, float]:
+    """Bytes at each moment of a step, from what [`estimate`] gives."""
+    stays = ("engine", "kv cache") if engine_stays else ()
+    return {name: sum(parts[part] for part in {*needed, *stays}) for name, needed in MOMENTS.items()}

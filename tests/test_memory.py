@@ -2,8 +2,9 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from support import GOLDEN
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
+from sage_trl.empty import empty_models
 from sage_trl.memory import estimate, shape_of
 
 
@@ -27,6 +28,15 @@ def test_an_adapter_is_what_is_trained():
     parts = estimate(shape, rows=1, tokens=8)
     assert parts["gradients"] == 4 * shape.trained and parts["optimizer"] == 8 * shape.trained
     assert parts["weights"] == 4 * (count + shape.trained) and parts["reference"] == 0
+
+
+def test_a_parameter_that_zero_3_partitioned_counts_whole():
+    model = AutoModelForCausalLM.from_pretrained(GOLDEN / "model", dtype=torch.float32)
+    whole = shape_of(model)
+    for parameter in model.parameters():  # as DeepSpeed leaves them
+        parameter.ds_numel = parameter.numel()
+        parameter.data = torch.empty(0)
+    assert shape_of(model) == whole
 
 
 def test_zero_shares_what_its_stage_says(model):
@@ -56,10 +66,43 @@ def test_a_sleeping_engine_does_not_add_to_the_peak(model):
         estimate(shape, rows=8, tokens=64, vllm_share=0.3, vllm_sleeps=sleeps) for sleeps in (False, True)
     )
     without = estimate(shape, rows=8, tokens=64)
-    assert awake["peak"] == without["peak"] + awake["generation"]
-    assert asleep["peak"] == max(
-        without["peak"], sum(without[part] for part in ("weights", "optimizer")) + awake["generation"]
+    engine = awake["engine"] + awake["kv cache"]
+    assert engine == 2 * shape.parameters + 64 * 2 * shape.layers * shape.kv_width * 2
+    assert awake["peak"] == without["peak"] + engine
+    assert asleep["peak"] == max(without["peak"], without["weights"] + without["optimizer"] + engine)
+
+
+def test_the_peak_is_at_generation_where_that_is_largest(model):
+    shape = shape_of(model)
+    parts = estimate(shape, rows=1, tokens=1000, generated=5000, compute_bytes=4)
+    assert parts["kv cache"] == 5000 * 1000 * 2 * shape.layers * shape.kv_width * 4
+    assert parts["peak"] == parts["weights"] + parts["optimizer"] + parts["kv cache"]
+
+
+def test_deepspeed_takes_sixteen_bytes_per_parameter(model):
+    shape = shape_of(model)  # in float32
+    parts = estimate(shape, rows=1, tokens=8, zero_stage=2, deepspeed=True)
+    states = [parts[part] / shape.parameters for part in ("weights", "gradients", "optimizer")]
+    assert states == [2, 2, 12]
+    assert parts["buffers"] == 2 * shape.parameters
+
+
+@pytest.mark.parametrize(("settings", "size"), [({}, 0.5625), ({"bnb_4bit_use_double_quant": True}, 0.51587)])
+def test_four_bits_are_for_the_layers_and_not_for_the_embeddings(settings, size):
+    quantization = BitsAndBytesConfig(load_in_4bit=True, **settings)
+    with empty_models():
+        base = AutoModelForCausalLM.from_pretrained(
+            GOLDEN / "model", dtype=torch.bfloat16, quantization_config=quantization
+        )
+        model = get_peft_model(base, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
+    head = base.get_output_embeddings().weight
+    layers = sum(
+        module.weight.numel()
+        for name, module in base.named_modules()
+        if isinstance(module, torch.nn.Linear) and "lora" not in name and module.weight is not head
     )
+    shape = shape_of(model)
+    assert shape.weight_bytes == pytest.approx(2 * (shape.parameters - layers) + size * layers, rel=1e-4)
 
 
 def test_adam_in_eight_bits_takes_a_quarter(model):
