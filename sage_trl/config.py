@@ -160,6 +160,16 @@ class SAGEGRPOConfig(GRPOConfig):
         if guide is not None:
             self.check_anchor_takes_guide(f"`guide` is '{self.guide}'", guide)
 
+    @classmethod
+    def of(cls, args: "SAGEGRPOConfig | None", model: Any) -> "SAGEGRPOConfig":
+        """The settings that a trainer was given, or the default ones of a model. Raises if they are another class's."""
+        if args is None:
+            name = model if isinstance(model, str) else model.config._name_or_path
+            return cls(f"{name.rstrip('/').split('/')[-1]}-SAGE")
+        if not isinstance(args, cls):
+            raise TypeError(f"`args` is a {type(args).__name__}; SAGEGRPOTrainer takes a `sage_trl.SAGEGRPOConfig`.")
+        return args
+
     def pass_column(self, names: list[str]) -> int:
         """Which of the reward functions of these names says whether a completion is correct."""
         wanted = self.pass_reward or names[0]

@@ -37,6 +37,7 @@ from .anchor import (
     shape_anchor,
     summarize_statistics,
 )
+from .bases import check_base
 from .card import PAPER, describe_method
 from .checkpoints import load_state
 from .config import SAGEGRPOConfig
@@ -106,14 +107,11 @@ class SAGEGRPOTrainer(PublishingMixin, GRPOTrainer):
     _paper = PAPER
 
     def __init__(self, model, reward_funcs=None, args=None, *other_args, guide: GuideFunction | None = None, **kwargs):
-        if args is None:
-            name = model if isinstance(model, str) else model.config._name_or_path
-            args = SAGEGRPOConfig(f"{name.rstrip('/').split('/')[-1]}-SAGE")
-        if not isinstance(args, SAGEGRPOConfig):
-            raise TypeError(f"`args` is a {type(args).__name__}; SAGEGRPOTrainer takes a `sage_trl.SAGEGRPOConfig`.")
+        args = SAGEGRPOConfig.of(args, model)
         guide = args.settle_guide(guide)
         if trl.__version__ not in TESTED_TRL:
             check_trl_contract(GRPOTrainer)
+        check_base(GRPOTrainer, model, args, other_args, kwargs)
         self.guide = guide
         self._watch = None if guide is None else IdleGuideWatch(guide)
         self._loss_inputs: LossInputs | None = None  # set while TRL computes a loss

@@ -12,7 +12,7 @@ from support import FAST, odd_sum, weights
 from sage_trl import BranchGuide, GuideFunction, SAGEGRPOConfig, SAGEGRPOTrainer
 
 TEMPERATURE = 0.7
-LORA = {"gpt2": ["c_attn", "c_proj"]}
+LORA = {"gpt2": ["c_attn", "c_proj"], "phi3": ["qkv_proj"], "gpt_neox": ["query_key_value"]}
 
 
 class Noting(GuideFunction):

@@ -170,6 +170,15 @@ def prompt_text(
     )
 
 
+def check_chat_template(template: str | None, name: str) -> None:
+    """Raises [`ValueError`] if the model of this name has no chat template, so that messages cannot be put to it."""
+    if template is None:
+        raise ValueError(
+            f"the tokenizer of '{name}' has no chat template, and a prompt is messages. Put a "
+            "`chat_template.jinja` into the model's folder, or take a model that has one."
+        )
+
+
 def control_markers(tokenizer: "PreTrainedTokenizerBase", prompt_format: str) -> list[str]:
     """
     Lists what a problem must not contain intact.
@@ -184,11 +193,7 @@ def control_markers(tokenizer: "PreTrainedTokenizerBase", prompt_format: str) ->
         `list[str]`: the tokenizer's control tokens, the turn markers that its chat template spells as text (`[INST]`,
         `USER:`), and the format's tags. Longest first, so that a marker is broken before one inside it.
     """
-    if tokenizer.chat_template is None:
-        raise ValueError(
-            f"the tokenizer of '{tokenizer.name_or_path}' has no chat template, and a prompt is messages. Put a "
-            "`chat_template.jinja` into the model's folder, or take a model that has one."
-        )
+    check_chat_template(tokenizer.chat_template, tokenizer.name_or_path)
     found = {*control_tokens(tokenizer), *resolve_prompt_format(prompt_format).tags, *_turn_markers(tokenizer)}
     # A single character has no inside to break
     markers = {marker.strip() for marker in found if len(marker.strip()) > 1}

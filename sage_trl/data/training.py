@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..rewards.answers import final_answer
 from .load import Rows, find_columns, holds_messages
-from .prompts import CONTENTS, control_markers, control_tokens, make_prompt
+from .prompts import CONTENTS, check_chat_template, control_markers, control_tokens, make_prompt
 from .report import BadDataError, DataReport
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ def make_training_set(
             "put to the model: 'qwen-math', 'r1', 'tags' or 'plain'."
         )
 
+    check_chat_template(tokenizer.chat_template, tokenizer.name_or_path)
     sieve = _Sieve(rows.numbers, report)
     read_problem = _read_messages if as_messages else _read_problem
     problems = sieve.read(problems, read_problem)
