@@ -162,7 +162,7 @@ class SAGEGRPOConfig(GRPOConfig):
 
     @classmethod
     def of(cls, args: "SAGEGRPOConfig | None", model: Any) -> "SAGEGRPOConfig":
-        """The settings that a trainer was given, or the default ones of a model. Raises if they are another class's."""
+        """The settings that a trainer was given, or a model's default ones. Raises if they are another class's."""
         if args is None:
             name = model if isinstance(model, str) else model.config._name_or_path
             return cls(f"{name.rstrip('/').split('/')[-1]}-SAGE")
