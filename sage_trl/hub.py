@@ -20,6 +20,8 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import validate_repo_id
 
+from .fingerprint import BASE_RECORD
+
 # What is uploaded of a folder, and no other file of it: weights, adapter, tokenizer, card, recipe and trainer state
 PUBLISHED = (
     *("model*.safetensors", "model.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json"),
@@ -167,7 +169,7 @@ def push_files(
 
 def _is_outdated(name: str, files: dict[str, Path]) -> bool:
     """Whether what a repository holds must go when these files come."""
-    if name.startswith("adapter_"):  # it would be applied once more to the model that it was merged into
+    if name.startswith("adapter_") or name == BASE_RECORD:  # it would be applied to what it was merged into
         return "config.json" in files and "adapter_config.json" not in files
     folder = "last-checkpoint/"
     return name.startswith(folder) and name not in files and any(each.startswith(folder) for each in files)

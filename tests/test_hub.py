@@ -22,6 +22,7 @@ FILES = {
     "README.md": b"---\nlibrary_name: peft\n---\n\n# Card\n",
     "recipe.yaml": b"guide: branch\n",
     "sage_prompt.json": b'{"prompt_format": null}',
+    "sage_base.json": b'{"fingerprint": "0", "commit": null}',
     "trainer_state.json": b'{"best_model_checkpoint": "/home/me/run/checkpoint-2", "global_step": 2}',
 }
 STAYS = ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth", "sage_state_0.pt", "notes.txt", ".env")
@@ -128,13 +129,13 @@ def test_a_hub_that_is_switched_off_says_so(folder):
 def test_a_merged_model_replaces_its_adapter(folder):
     with Hub() as hub:
         assert push(hub, folder).returncode == 0
-        for name in ("adapter_model.safetensors", "adapter_config.json"):
+        for name in ("adapter_model.safetensors", "adapter_config.json", "sage_base.json"):
             (folder / name).unlink()
         (folder / "model.safetensors").write_bytes(b"merged")
         (folder / "config.json").write_bytes(b"{}")
         assert push(hub, folder).returncode == 0
         assert {"model.safetensors", "config.json"} <= set(hub.files)
-        assert not [name for name in hub.files if name.startswith("adapter_")]
+        assert not [name for name in hub.files if name.startswith(("adapter_", "sage_base"))]
 
 
 def test_optimizer_states_go_up_only_when_asked_for(folder):
