@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,18 @@ def test_several_nodes_train_one_model(cluster):
         "sage_state_0.pt",
         "sage_state_1.pt",
     }
+
+
+@pytest.mark.slow  # DeepSpeed compiles when its launcher is used for the first time
+@pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
+def test_several_nodes_train_by_deepspeed_s_own_launcher(cluster):
+    folder, environment = cluster
+    environment |= {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[1-2]", "DS_ACCELERATOR": "cpu"}
+    environment["DEEPSPEED"] = str(ROOT / "recipes/deepspeed_configs/zero2.json")
+    said = submit("several_nodes_deepspeed.sh", environment)
+    assert "dist_world_size=2" in said and not list(folder.glob("hosts-*"))
+    assert json.loads((folder / "run/trainer_state.json").read_text())["global_step"] == 2
+    assert len(list((folder / "run/checkpoint-2").rglob("*_optim_states.pt"))) == 2  # ZeRO's, a part on each
 
 
 def test_an_array_of_jobs_evaluates_one_model(cluster):
