@@ -8,6 +8,8 @@ import json
 import logging
 import struct
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,3 +142,16 @@ def load_state(path: str | Path, device: "torch.device") -> Any:
 
     # accelerate may call a CPU cpu:0, which torch does not know as a place to load to
     return torch.load(path, map_location="cpu" if device.type == "cpu" else device, weights_only=True)
+
+
+@contextmanager
+def keep_dtypes(model: "torch.nn.Module") -> Iterator[None]:
+    """
+    Puts what is trained back into the types that it had. PEFT loads an adapter as float32, and TRL trains that of a
+    quantized base in bfloat16.
+    """
+    kept = {name: parameter.dtype for name, parameter in model.named_parameters() if parameter.requires_grad}
+    yield
+    for name, parameter in model.named_parameters():
+        if name in kept:
+            parameter.data = parameter.data.to(kept[name])

@@ -11,8 +11,8 @@ GRPO with a reshaped anchor. The only module that knows TRL's internals; these a
   `end`, `model_wrapped`;
 - `vllm_generation` has the engine and `sync_weights`, done when `_last_loaded_step` is not the step;
 - `_step` counts micro-batches and `_buffered_inputs` holds the completions until they are used up; transformers saves
-  and loads a run's place by `_save_rng_state` and `_load_rng_state`, and sums its loss in `_tr_loss`,
-  `_total_loss_scalar` and `_globalstep_last_logged`;
+  and loads a run's place by `_save_rng_state`, `_load_rng_state` and `_load_from_checkpoint`, and sums its loss in
+  `_tr_loss`, `_total_loss_scalar` and `_globalstep_last_logged`;
 - `add_fused_lm_head` (from 1.15 on) says which per-token outputs a model gives.
 
 So the loss gets a shallow copy of its inputs, and the shaped anchor is written into that copy as soon as the policy's
@@ -39,7 +39,7 @@ from .anchor import (
 )
 from .bases import check_base
 from .card import PAPER, describe_method
-from .checkpoints import load_state
+from .checkpoints import keep_dtypes, load_state
 from .config import SAGEGRPOConfig
 from .contract import TESTED_TRL, LossInputs, TRLContractError, check_loss
 from .evaluation.monitor import PassAtKMonitor, keep_base_weights, without_dataset
@@ -344,6 +344,10 @@ class SAGEGRPOTrainer(PublishingMixin, GRPOTrainer):
                 torch.save(reference, Path(output_dir) / REFERENCE_FILE)
         # The main process writes trainer_state.json next, which says that everything is there
         self.accelerator.wait_for_everyone()
+
+    def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
+        with keep_dtypes(model or self.model):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_rng_state(self, checkpoint):
         super()._load_rng_state(checkpoint)

@@ -7,7 +7,7 @@ import torch
 import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, Qwen2Config
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Qwen2Config
 
 from sage_trl import sft, train
 from sage_trl.config import SEQUENCE_BETA
@@ -56,13 +56,14 @@ def test_accelerate_takes_its_configs(path):
         assert offloaded == ({"cpu"} if "offload" in path.stem else {"none"})
 
 
+SIZED = ("sft", "sage_branch_qlora")  # those of another stage, and for another machine
 LARGE = ("Qwen2.5-Math-7B", "Qwen2.5-Math-1.5B", "DeepSeek-R1-Distill-Qwen-7B")
 
 
 @pytest.mark.parametrize("model", LARGE)
 def test_the_recipes_of_a_large_model_differ_in_loss_and_anchor_alone(model):
     free = {"guide", "guide_kwargs", "anchor", "beta", "loss_type", "output_dir"}
-    paths = [path for path in RECIPES if path.parent.name == model and path.stem != "sft"]
+    paths = [path for path in RECIPES if path.parent.name == model and path.stem not in SIZED]
     recipes = {path.stem: yaml.safe_load(path.read_text()) for path in paths}
     settings = [{key: value for key, value in recipe.items() if key not in free} for recipe in recipes.values()]
     assert len(recipes) == (13 if model == LARGE[0] else 9) and all(each == settings[0] for each in settings)
@@ -124,6 +125,8 @@ def test_a_head_names_the_memory_that_is_computed(path):
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(Qwen2Config(**SHAPES[path.parent.name]), dtype=torch.bfloat16)
         lora = LoraConfig(r=recipe["lora_r"], target_modules=recipe["lora_target_modules"], task_type="CAUSAL_LM")
+        if recipe.get("load_in_4bit"):
+            model.config.quantization_config = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_use_double_quant=True)
         shape = shape_of(get_peft_model(model, lora))
     is_sft = path.stem == "sft"
     tokens = recipe["max_length"] * recipe["max_text_share"] if is_sft else 2048 + 6144
