@@ -142,6 +142,7 @@ def test_no_line_of_the_loss_is_overridden_but_the_seam():
         "_compute_loss",
         "_generate_and_score_completions",
         "_get_per_token_logps_and_entropies",
+        "_load_from_checkpoint",
         "_load_rng_state",
         "_save_rng_state",
         "create_model_card",
