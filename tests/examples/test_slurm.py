@@ -146,6 +146,12 @@ def test_an_array_of_jobs_evaluates_one_model(cluster):
     assert "200 problems x 2" in said and len(list(folder.glob("eval/records/countdown/*.gz"))) == 2
 
 
+@pytest.mark.parametrize("code", [0, 5])
+def test_what_can_be_stopped_ends_as_its_launcher(code):
+    command = [str(ROOT / "examples/slurm/stoppable.sh"), "bash", "-c", f"exit {code}"]
+    assert subprocess.run(command, timeout=20).returncode == code
+
+
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_shellcheck_finds_nothing(script):
     if shutil.which("shellcheck") is None:
