@@ -1,4 +1,4 @@
-"""The part of a model card that TRL cannot write: which guide reshaped the anchor, and how."""
+"""What TRL cannot write of a model card: which guide reshaped the anchor and how, and how the run is done again."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ PAPER = {
     eprint    = {arXiv:2605.18864},
 }""",
 }
-HEADING = "### Method"
+HEADING, RUN, VERSIONS = "### Method", "### Run", "### Framework versions"  # in this order
 # What TRL's card says of a local base and of a model that is not pushed -> what this one says
 CORRECTIONS = {
     "This model is a fine-tuned version of [None](https://huggingface.co/None)": (
@@ -63,9 +63,48 @@ def describe_method(args: "SAGEGRPOConfig", guide: "GuideFunction | None") -> No
         f"{HEADING}\n\nGRPO whose KL anchor, the reference policy, is multiplied by a guide q "
         f"([SAGE](https://huggingface.co/papers/2605.18864)).\n\n| setting | value |\n| --- | --- |\n{table}\n\n"
     )
-    marker = "### Framework versions"
-    before, found, after = text.partition(marker)
-    card.text = before + section + found + after if found else f"{text}\n\n{section}"
+    card.text = _inserted(text, section)
+    card.save(path)
+
+
+def _inserted(text: str, section: str) -> str:
+    """A card's text with a section before those that come after it."""
+    marker = next((each for each in (RUN, VERSIONS) if each in text), None)
+    if marker is None:
+        return f"{text}\n\n{section}"
+    before, _, after = text.partition(marker)
+    return before + section + marker + after
+
+
+def about_run(module: str, task: str | None, dataset_name: str | None) -> str:
+    """
+    The section that says how a run is done again. Where a dataset lies on a disk is not told.
+
+    Args:
+        module (`str`):
+            What `accelerate launch -m` ran.
+        task (`str` or `None`):
+            Built-in task whose problems it was trained on.
+        dataset_name (`str` or `None`):
+            Dataset that it was trained on instead.
+    """
+    if task is not None:
+        data = f"problems of the task `{task}`, generated from the seed in the recipe"
+    elif _is_local(dataset_name):
+        data = "a dataset that is not published"
+    else:
+        data = f"[{dataset_name}](https://huggingface.co/datasets/{dataset_name})"
+    return (
+        f"{RUN}\n\nAll settings are in [recipe.yaml](recipe.yaml), which runs as\n\n```bash\n"
+        f"accelerate launch -m {module} --config recipe.yaml\n```\n\nIt was trained on {data}.\n\n"
+    )
+
+
+def describe_run(folder: str | Path, section: str) -> None:
+    """Puts the section of [`about_run`] into the card in `folder`."""
+    path = Path(folder) / "README.md"
+    card = ModelCard.load(path)
+    card.text = _inserted(card.text, section)
     card.save(path)
 
 

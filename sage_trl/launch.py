@@ -13,6 +13,7 @@ from transformers import TrainerCallback, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
 from .arguments import DataArguments
+from .card import about_run
 from .checkpoints import is_finished, resolve_resume
 from .checks import check_model, check_processes, is_main_process, missing_extras
 from .data.load import ANSWER_COLUMNS, PROBLEM_COLUMNS, load_rows
@@ -253,6 +254,9 @@ class Command:
         from .progress import SAGEProgressCallback
 
         args, say = trainer.args, trainer.accelerator.print
+        dataset_name = script_args.dataset_name
+        if recipe:
+            trainer.about_run = about_run(self.module, vars(script_args).get("task"), dataset_name)
         trainer.add_callback(RecordCallback(script_args.prompt_format, recipe))
         on_signal = SaveOnSignal()
         if script_args.save_on_signal:
@@ -281,7 +285,6 @@ class Command:
         trainer.save_model(args.output_dir, _internal_call=True)  # which does not push yet
         trainer.save_state()
         # A card is published, and where data lie on a disk is nobody's business
-        dataset_name = script_args.dataset_name
         trainer.create_model_card(
             model_name=Path(args.hub_model_id or args.output_dir).name,
             dataset_name=None if dataset_name is None or Path(dataset_name).exists() else dataset_name,

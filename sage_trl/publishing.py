@@ -12,7 +12,7 @@ from pathlib import Path
 
 from accelerate.utils import is_peft_model
 
-from .card import correct_card, drop_local_base
+from .card import correct_card, describe_run, drop_local_base
 from .fingerprint import describe_base, save_base_record
 from .hub import check_repository, checkpoint_files, create_repository, published_files, push_command, push_files
 
@@ -29,6 +29,7 @@ class PublishingMixin:
     """
 
     push_in_progress: Future | None = None
+    about_run: str | None = None  # section of the card, of a run from a recipe
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -148,6 +149,8 @@ class PublishingMixin:
         super().create_model_card(*args, **kwargs)
         if self.is_world_process_zero():
             correct_card(self.args.output_dir)
+            if self.about_run is not None:
+                describe_run(self.args.output_dir, self.about_run)
 
     def _save(self, output_dir=None, state_dict=None):
         super()._save(output_dir, state_dict)
