@@ -8,7 +8,7 @@ The parts:
     optimizer      trained parameters x bytes of its states      / processes under ZeRO-2 and 3; Adam's two have the
                    type of the parameters, and DeepSpeed keeps both and the parameters themselves in float32
     activations    kept for the backward pass: with checkpointing the input of each layer, and one layer in full
-    head           two of TRL's tiles of the logits, 4096 tokens x 32768 entries in float32, and the head's input
+    head           two of TRL's tiles of the logits, up to 4096 tokens x 32768 entries in float32, and its input
     buffers        copies of gradients on their way to other processes (DDP: all of them, ZeRO-2: one bucket), weights
                    that ZeRO-3 has gathered (embeddings and two layers), and autocast's copies of float32 weights
     engine         vLLM's own copy of the weights, in 16 bits
@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-HEAD_TILE = 4096 * 32768 * 4
+HEAD_TILE = (4096, 32768)
 # Bytes per trained parameter of optimizers other than Adam in full precision
 OPTIMIZER_BYTES = {"adamw_8bit": 2, "adamw_bnb_8bit": 2, "paged_adamw_8bit": 2, "sgd": 0, "adafactor": 0.1}
 # DeepSpeed's: a parameter and Adam's two states, in float32
@@ -173,13 +173,15 @@ def estimate(
         `dict[str, float]`: bytes by part, and the `"peak"`.
     """
     weights_over, states_over = (processes if zero_stage >= stage else 1 for stage in (3, 2))
-    per_layer = 8 * shape.hidden + 2 * shape.kv_width + 4 * shape.intermediate
+    # Keys and values are repeated for every head. A norm that is trained keeps one tensor more
+    per_layer = (9 if shape.has_adapter else 11) * shape.hidden + 4 * shape.intermediate
     kept = shape.layers * shape.hidden + per_layer if checkpointing else shape.layers * per_layer
     weights, trained = shape.weight_bytes, shape.trained_bytes
     if deepspeed:
         weights = min(weights, shape.parameters * compute_bytes)
         trained = min(trained, shape.trained * compute_bytes)
     states = OPTIMIZER_BYTES[optimizer] * shape.trained if optimizer in OPTIMIZER_BYTES else 2 * trained
+    tile = 4 * min(HEAD_TILE[0], rows * tokens) * min(HEAD_TILE[1], shape.vocabulary)
     per_token = 2 * shape.layers * shape.kv_width * (compute_bytes if vllm_share is None else 2)
     parts = {
         "weights": (weights + (trained if shape.has_adapter else 0)) / weights_over,
@@ -187,7 +189,7 @@ def estimate(
         "gradients": trained / states_over,
         "optimizer": (MASTER_BYTES * shape.trained if deepspeed else states) / states_over,
         "activations": float(rows * tokens * kept * compute_bytes),
-        "head": 2.0 * min(HEAD_TILE, rows * tokens * shape.vocabulary * 4) + rows * tokens * shape.hidden * 4,
+        "head": 2.0 * tile + rows * tokens * shape.hidden * 4,
         "buffers": _buffers(shape, trained, compute_bytes, zero_stage, processes),
         "engine": 0.0 if vllm_share is None else 2.0 * shape.parameters,
         "kv cache": float(tokens * per_token * (generated if vllm_share is None else 1)),
