@@ -13,7 +13,7 @@ from typing import Any
 
 from .evaluation.comparison import compare, match
 from .evaluation.curves import draw_panels
-from .evaluation.results import RESULTS
+from .evaluation.results import RESULTS, counted
 from .evaluation.settings import parse_ks
 from .launch import mistakes_as_one_line
 
@@ -81,7 +81,8 @@ def write_report(found: dict[str, dict[str, Any]], folder: Path, ks: list[int] |
     (folder / "report.md").write_text(markdown(comparison), encoding="utf-8")
     write_page(comparison, rates, folder / "index.html")
     panels = {
-        f"{name}, {each['problems']} problems": each["pass_at_k"] for name, each in comparison["benchmarks"].items()
+        f"{name}, {counted(each['problems'], 'problem')}": each["pass_at_k"]
+        for name, each in comparison["benchmarks"].items()
     }
     draw_panels(panels, folder / "pass_at_k.png")
     return comparison

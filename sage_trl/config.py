@@ -204,6 +204,11 @@ class SAGEGRPOConfig(GRPOConfig):
                     f"`eval_pass_at_k` is set and `{name}` is {value!r}, which it cannot follow. Take one of them "
                     "out; `sage-trl eval` measures checkpoints."
                 )
+        if self.max_completion_length is None:
+            raise ValueError(
+                "`eval_pass_at_k` is set and `max_completion_length` is None: its samples need a longest length. Set "
+                "it, as to 512."
+            )
         if not (self.use_vllm or self.ds3_gather_for_generation):
             raise ValueError(
                 "`eval_pass_at_k` is set and `ds3_gather_for_generation` is False: every process samples its own "

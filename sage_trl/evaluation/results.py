@@ -198,13 +198,18 @@ def percent_cell(figure: dict[str, Any]) -> str:
     return f"{100 * figure['value']:.1f} ({100 * low:.1f} to {100 * high:.1f})"
 
 
+def counted(number: int, what: str) -> str:
+    """A number of something: `1 problem`, `6 problems`."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
 def markdown_table(results: dict[str, Any], ks: list[int]) -> str:
     """Pass@k of each benchmark in percent, with its 95 % interval over problems."""
     lines = ["| benchmark | " + " | ".join(f"pass@{k}" for k in ks) + " |", "| --- |" + " --- |" * len(ks)]
     for name, found in results["benchmarks"].items():
         shown = found["pass_at_k"]
         cells = [percent_cell(shown[str(k)]) if str(k) in shown else "" for k in ks]
-        lines.append(f"| {name}, {found['problems']} problems x {found['samples']} | {' | '.join(cells)} |")
+        lines.append(f"| {name}, {counted(found['problems'], 'problem')} x {found['samples']} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -217,7 +222,8 @@ def warnings_of(found: dict[str, Any]) -> list[str]:
         counts = ", ".join(f"{count:,} {verdict}" for verdict, count in failed.items())
         said.append(f"{name}: {counts} of {total:,} completions could not be judged and count as wrong.")
     if found["problems"] < FEW:
-        said.append(f"{name}: {found['problems']} problems say little about others; intervals are too narrow then.")
+        few = counted(found["problems"], "problem") + (" says" if found["problems"] == 1 else " say")
+        said.append(f"{name}: {few} little about others; intervals are too narrow then.")
     if found["truncated"]["value"] > 0.05:
         share = 100 * found["truncated"]["value"]
         said.append(f"{name}: {share:.0f} % of the completions were cut off at the longest length allowed.")

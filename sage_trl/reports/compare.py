@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from ..evaluation.comparison import BANDS
 from ..evaluation.curves import draw_on, literal, shown_ks
-from ..evaluation.results import percent_cell
+from ..evaluation.results import counted, percent_cell
 from .page import INK, picture, render, write
 
 MANY = 1_000_000  # problems, beyond which nobody wants to know
@@ -67,8 +67,9 @@ def _sentences(pair: dict[str, Any]) -> list[str]:
         counts = pair["support"][what]
         bands = ", ".join(f"{count} {band}" for band, count in counts["bands"].items() if count)
         by_band = f" By how often the base solves them: {bands}." if bands else ""
+        solved = counted(counts["count"], "problem") + (" is" if counts["count"] == 1 else " are")
         said.append(
-            f"{counts['count']} problems are solved by {solver} and never by {other}; chance alone would give "
+            f"{solved} solved by {solver} and never by {other}; chance alone would give "
             f"{counts['by_noise']:.1f} if both were equally good at each.{by_band}"
         )
     if found["k"] is None:
@@ -94,7 +95,7 @@ def describe(comparison: dict[str, Any]) -> list[dict[str, Any]]:
         described.append(
             {
                 "name": name,
-                "about": f"{found['problems']} problems; samples of each: {samples}.",
+                "about": f"{counted(found['problems'], 'problem')}; samples of each: {samples}.",
                 "ks": ks,
                 "table": [(model, [percent_cell(found["pass_at_k"][model][str(k)]) for k in ks]) for model in models],
                 "pairs": [describe_pair(pair, ks) for pair in found["pairs"]],

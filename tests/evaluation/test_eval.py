@@ -315,7 +315,7 @@ def test_a_later_benchmark_leaves_the_results_of_an_earlier_one(whole, tmp_path)
     shutil.copytree(whole[0], tmp_path / "out")
     evaluate(tmp_path / "out", "--benchmarks", str(problems))
     assert list(evaluate(tmp_path / "out", "--benchmarks", str(problems))["benchmarks"]) == ["countdown", "own"]
-    assert "| own, 1 problems x 8 |" in (tmp_path / "out" / "results.md").read_text()
+    assert "| own, 1 problem x 8 |" in (tmp_path / "out" / "results.md").read_text()
 
 
 def test_texts_cannot_be_kept_where_they_were_not(tmp_path, capsys):

@@ -169,6 +169,7 @@ def test_a_mistake_is_named_before_anything_loads(settings, message, tmp_path):
         ({"generation_kwargs": {"num_beams": 2}}, "`generation_kwargs` is"),
         ({"use_vllm": True, "vllm_mode": "server"}, "`vllm_mode` is 'server'"),
         ({"use_vllm": True, "vllm_mode": "colocate", "vllm_enable_sleep_mode": True}, "`vllm_enable_sleep_mode` is"),
+        ({"max_completion_length": None}, "`max_completion_length` is None"),
         ({"ds3_gather_for_generation": False}, "`ds3_gather_for_generation` is False"),
     ],
     ids=str,
