@@ -62,14 +62,15 @@ def _weight_files(name: str, revision: str | None) -> list[str]:
     return [] if whole is None else [whole]
 
 
-def describe_base(model: "PreTrainedModel") -> dict[str, str | None] | None:
+def describe_base(model: "PreTrainedModel", revision: str | None) -> dict[str, str | None] | None:
     """What is recorded of a base model that was loaded; `None` for one that was not loaded from safetensors files."""
+    from transformers.utils.hub import extract_commit_hash
+
     name = model.config._name_or_path
-    commit = vars(model.config).get("_commit_hash")  # of a model of the Hub alone
-    if not name:
+    files = _weight_files(name, revision) if name else []
+    if not files:
         return None
-    found = fingerprint(name, commit)
-    return None if found is None else {"fingerprint": found, "commit": commit}
+    return {"fingerprint": fingerprint(name, revision), "commit": extract_commit_hash(files[0], None)}
 
 
 def save_base_record(folder: str | Path, record: dict[str, str | None]) -> None:

@@ -35,9 +35,9 @@ class PublishingMixin:
         super().__init__(*args, **kwargs)
         model = self.accelerator.unwrap_model(self.model)
         # Now, since the base may be another one by the time that its adapter is saved
-        self._base_record = (
-            describe_base(model.get_base_model()) if is_peft_model(model) and self.args.should_save else None
-        )
+        is_adapter = is_peft_model(model) and self.args.should_save
+        revision = (self.args.model_init_kwargs or {}).get("revision")
+        self._base_record = describe_base(model.get_base_model(), revision) if is_adapter else None
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
         """Makes the repository, so that what cannot be pushed is known before anything is trained."""

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from huggingface_hub import ModelCard
+from huggingface_hub import ModelCard, constants
 from peft import LoraConfig
 from support import GOLDEN, build_trainer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from sage_trl.fingerprint import fingerprint
+from sage_trl.fingerprint import describe_base, fingerprint
 from sage_trl.hub import published_files
 from sage_trl.merge import check_same, run, some_logits
 
@@ -84,6 +84,27 @@ def test_the_fingerprint_is_of_the_weights_and_not_of_their_place(tmp_path):
     model.model.layers[0].mlp.up_proj.weight.data += 1e-3  # another training of one layer
     model.save_pretrained(tmp_path / "other")
     assert fingerprint(str(tmp_path / "other")) != fingerprint(BASE)
+
+
+def test_a_base_of_the_hub_is_recorded_with_its_commit(tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    repository, commits = tmp_path / "models--someone--base", {"main": "a" * 40, "trial": "b" * 40}
+    (repository / "refs").mkdir(parents=True)
+    other = AutoModelForCausalLM.from_pretrained(BASE)
+    other.lm_head.weight.data += 1
+    for branch, commit in commits.items():
+        (repository / "refs" / branch).write_text(commit)
+        (other if branch == "trial" else AutoModelForCausalLM.from_pretrained(BASE)).save_pretrained(
+            repository / "snapshots" / commit
+        )
+    found = {}
+    for branch, commit in commits.items():
+        model = AutoModelForCausalLM.from_pretrained("someone/base", revision=branch, cache_dir=tmp_path)
+        found[branch] = describe_base(model, branch)
+        assert found[branch]["commit"] == commit
+        assert found[branch]["fingerprint"] == fingerprint(str(repository / "snapshots" / commit))
+    assert found["main"]["fingerprint"] == fingerprint(BASE) != found["trial"]["fingerprint"]
 
 
 def test_another_base_is_refused_and_a_moved_one_is_named(trained, tmp_path, capsys):
