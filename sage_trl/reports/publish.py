@@ -13,6 +13,7 @@ from .. import __version__
 from ..evaluation.benchmarks import BENCHMARKS
 from ..evaluation.comparison import OF_THE_WAY
 from ..evaluation.curves import shown_ks
+from ..hub import check_repository
 from .compare import escape_markdown
 
 FOLDER = "evaluation"  # in the model's repository
@@ -28,6 +29,7 @@ def resolve_target(target: str, names: list[str]) -> tuple[str, str]:
             f"`--push_to_hub` is '{target}'; write name=user/model, with the name of the evaluation whose model it "
             f"is: one of {names}."
         )
+    check_repository(repository, "--push_to_hub")
     return name, repository
 
 

@@ -110,6 +110,11 @@ def test_a_target_names_an_evaluation_and_a_model(target):
         resolve_target(target, ["base", "sage"])
 
 
+def test_a_target_s_repository_has_a_user():
+    with pytest.raises(ValueError, match=r"`--push_to_hub` is 'model', .* Write user/name"):
+        resolve_target("sage=model", ["base", "sage"])
+
+
 def test_the_section_stays_where_it_is():
     once = with_section("# Model\n\nWords.\n", "first")
     assert with_section(once.replace("first", "second") + "\nMore.\n", "first") == once + "\nMore.\n"
