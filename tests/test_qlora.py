@@ -8,6 +8,7 @@ from support import assert_same_bits, weights
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from sage_trl import BranchGuide
+from sage_trl.fingerprint import fingerprint, load_base_record
 from sage_trl.train import build_trainer, make_parser
 
 bitsandbytes = pytest.importorskip("bitsandbytes")
@@ -63,6 +64,9 @@ def test_a_quantized_base_is_the_reference_and_its_run_resumes(tmp_path):
         assert torch.allclose(signals.ref_logps[signals.mask], quantized[signals.mask], atol=2e-5)
         assert (quantized - unquantized)[signals.mask].abs().max() > 0.01
     assert (seen[1].policy_logps - seen[1].ref_logps)[seen[1].mask].abs().max() > 1e-3
+
+    # What is merged in the end is the base before it was quantized
+    assert load_base_record(tmp_path / "checkpoint-1")["fingerprint"] == fingerprint(str(MODEL))
 
     arguments = [*ARGUMENTS, "--output_dir", str(tmp_path / "resumed")]
     resumed = build_trainer(*make_parser().parse_run(arguments))
