@@ -22,13 +22,18 @@ from huggingface_hub.utils import validate_repo_id
 
 from .fingerprint import BASE_RECORD
 
-# What is uploaded of a folder, and no other file of it: weights, adapter, tokenizer, card, recipe and trainer state
-PUBLISHED = (
+# Weights, and what says how to read them. A repository keeps those of one model alone: beside a model that is cut into
+# files an older whole one would be loaded, and an adapter would be applied to what it was merged into
+MODEL_FILES = (
     *("model*.safetensors", "model.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json"),
-    *("adapter_model.safetensors", "adapter_model.bin", "adapter_config.json", "config.json"),
+    *("adapter_model.safetensors", "adapter_model.bin", "adapter_config.json", "config.json", BASE_RECORD),
+)
+# What is uploaded of a folder, and no other file of it: the model, tokenizer, card, recipe and trainer state
+PUBLISHED = (
+    *MODEL_FILES,
     *("generation_config.json", "tokenizer*.json", "*.jinja", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "vocab.txt", "merges.txt", "*.model", "*processor_config.json", "README.md", "LICENSE*"),
-    *("recipe.yaml", "sage_prompt.json", "sage_base.json", "trainer_state.json"),
+    *("recipe.yaml", "sage_prompt.json", "trainer_state.json"),
 )
 WITHHELD = ("training_args.bin",)  # the settings with local paths; resuming does not need them
 # Where a path may stand: of an absolute one the last part goes up
@@ -66,7 +71,23 @@ def check_repository(name: str, setting: str) -> None:
 def published_files(folder: str | Path) -> dict[str, Path]:
     """The files of a folder that are uploaded, by their name in the repository. Folders within it stay here."""
     files = sorted(file for file in Path(folder).iterdir() if file.is_file())
-    return {file.name: file for file in files if any(fnmatch.fnmatchcase(file.name, each) for each in PUBLISHED)}
+    return {file.name: file for file in files if _matches(file.name, PUBLISHED)}
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch.fnmatchcase(name, each) for each in patterns)
+
+
+def warn_of_local_base(files: dict[str, Path]) -> None:
+    """Says so where an adapter goes up whose base is a folder of this machine."""
+    if "adapter_config.json" not in files:
+        return
+    base = json.loads(files["adapter_config.json"].read_text(encoding="utf-8"))["base_model_name_or_path"]
+    if base is not None and Path(base).is_dir():
+        logger.warning(
+            f"The adapter's base is the folder '{Path(base).name}', which nobody else has: push the base too and name "
+            "its repository in adapter_config.json, or push what `sage-trl merge` makes of both."
+        )
 
 
 def checkpoint_files(folder: str | Path, path_in_repo: str) -> dict[str, Path]:
@@ -169,8 +190,8 @@ def push_files(
 
 def _is_outdated(name: str, files: dict[str, Path]) -> bool:
     """Whether what a repository holds must go when these files come."""
-    if name.startswith("adapter_") or name == BASE_RECORD:  # it would be applied to what it was merged into
-        return "config.json" in files and "adapter_config.json" not in files
+    if _matches(name, MODEL_FILES):
+        return name not in files and any(_matches(each, MODEL_FILES) for each in files)
     folder = "last-checkpoint/"
     return name.startswith(folder) and name not in files and any(each.startswith(folder) for each in files)
 

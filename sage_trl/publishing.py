@@ -14,7 +14,15 @@ from accelerate.utils import is_peft_model
 
 from .card import correct_card, describe_run, drop_local_base
 from .fingerprint import describe_base, save_base_record
-from .hub import check_repository, checkpoint_files, create_repository, published_files, push_command, push_files
+from .hub import (
+    check_repository,
+    checkpoint_files,
+    create_repository,
+    published_files,
+    push_command,
+    push_files,
+    warn_of_local_base,
+)
 
 # What is about the run: its newest stands in the output folder, and goes up with each checkpoint's weights
 RECORDS = ("README.md", "recipe.yaml", "sage_prompt.json")
@@ -105,9 +113,11 @@ class PublishingMixin:
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         self._finish_current_push()
         args, revision = self.args, revision or self.args.hub_revision
+        files = published_files(args.output_dir)
+        warn_of_local_base(files)
         push = self._pushes.submit(
             push_files,
-            published_files(args.output_dir),
+            files,
             self.hub_model_id,
             push_command(args.output_dir, self.hub_model_id, args.hub_private_repo, revision),
             commit_message,
@@ -128,7 +138,11 @@ class PublishingMixin:
         for name in RECORDS:  # a push of the checkpoint by itself has them, too
             if (Path(args.output_dir) / name).is_file():
                 shutil.copy(Path(args.output_dir) / name, folder / name)
-        stage = _staged(folder, Path(args.output_dir) / STAGE / folder.name)
+        try:
+            stage = _staged(folder, Path(args.output_dir) / STAGE / folder.name)
+        except OSError as error:
+            logger.warning(f"{folder} is not pushed, since its files cannot be kept for it: {error}. The run goes on.")
+            return
         files, with_checkpoint = published_files(stage), args.hub_strategy in ("checkpoint", "all_checkpoints")
         if with_checkpoint:
             files |= checkpoint_files(stage, "last-checkpoint" if args.hub_strategy == "checkpoint" else folder.name)
@@ -144,6 +158,7 @@ class PublishingMixin:
             if not self.push_in_progress.done():
                 logger.info("Waiting for the push of a checkpoint to end.")
             self.push_in_progress.result()
+            shutil.rmtree(Path(self.args.output_dir) / STAGE, ignore_errors=True)
 
     def create_model_card(self, *args, **kwargs):
         super().create_model_card(*args, **kwargs)
@@ -181,6 +196,4 @@ def _push_stage(stage: Path, files: dict[str, Path], *rest) -> None:
     except (OSError, ValueError) as error:
         logger.warning(f"{error} The run goes on.")
     finally:
-        shutil.rmtree(stage)
-        if not any(stage.parent.iterdir()):
-            stage.parent.rmdir()
+        shutil.rmtree(stage, ignore_errors=True)  # what stays goes when the last push has ended

@@ -32,7 +32,7 @@ def make_parser(prog: str | None = None) -> argparse.ArgumentParser:
 def push(options: argparse.Namespace) -> str:
     """Pushes as the options say, prints each file, and returns the repository's address."""
     from .checkpoints import WEIGHTS, newest_checkpoint, why_torn
-    from .hub import check_repository, checkpoint_files, published_files, push_command, push_files
+    from .hub import check_repository, checkpoint_files, published_files, push_command, push_files, warn_of_local_base
 
     check_repository(options.repo, "--repo")
     if not options.folder.is_dir():
@@ -50,6 +50,7 @@ def push(options: argparse.Namespace) -> str:
         files |= checkpoint_files(checkpoint, "last-checkpoint")
     for name, file in files.items():
         print(f"  {name} ({file.stat().st_size:,} bytes)")
+    warn_of_local_base(files)
     target = (options.repo, options.private, options.revision)
     command = push_command(options.folder, *target, options.with_optimizer)
     return push_files(files, options.repo, command, options.commit_message, *target[1:])

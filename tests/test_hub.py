@@ -1,6 +1,7 @@
 """What `sage-trl push` sends to a Hub of one machine by the real client, and what it does when that fails."""
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -136,6 +137,31 @@ def test_a_merged_model_replaces_its_adapter(folder):
         assert push(hub, folder).returncode == 0
         assert {"model.safetensors", "config.json"} <= set(hub.files)
         assert not [name for name in hub.files if name.startswith(("adapter_", "sage_base"))]
+
+
+def test_a_repository_keeps_the_weights_of_one_model(folder, tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    for made, names in (
+        (whole, ["model.safetensors"]),
+        (parts, ["model-1.safetensors", "model.safetensors.index.json"]),
+    ):
+        made.mkdir()
+        for name in [*names, "config.json"]:
+            (made / name).write_bytes(b"{}")
+    with Hub() as hub:
+        for made in (whole, parts, folder, whole):
+            assert push(hub, made).returncode == 0
+            kept = {name for name in hub.files if name.startswith(("model", "adapter", "config"))}
+            assert kept == {
+                each.name for each in made.iterdir() if each.name.startswith(("model", "adapter", "config"))
+            }
+
+
+def test_an_adapter_of_a_local_base_is_said_to_be_of_use_to_nobody_else(folder):
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(folder.parent)}))
+    with Hub() as hub:
+        pushed = push(hub, folder)
+    assert pushed.returncode == 0 and f"The adapter's base is the folder '{folder.parent.name}'" in pushed.stderr
 
 
 def test_optimizer_states_go_up_only_when_asked_for(folder):

@@ -106,6 +106,15 @@ def test_a_push_that_fails_in_training_is_a_warning_and_the_last_one_completes_i
     assert hub.files.keys() >= {"adapter_model.safetensors", "README.md"} and "training_args.bin" not in hub.files
 
 
+def test_a_checkpoint_that_cannot_be_kept_for_its_push_is_a_warning(hub, tmp_path, caplog):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".push").write_text("no folder")
+    trainer = trainer_of(tmp_path / "run")
+    trainer.train()
+    assert trainer.state.global_step == 2 and not commits(hub)
+    assert "its files cannot be kept for it" in caplog.text
+
+
 @pytest.mark.parametrize("what", [403, 503, "drop"])
 def test_the_last_push_raises_and_leaves_all_files(hub, tmp_path, what):
     trainer = trainer_of(tmp_path / "run", max_steps=1, hub_strategy="end")
