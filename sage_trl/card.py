@@ -1,13 +1,14 @@
 """What TRL cannot write of a model card: which guide reshaped the anchor and how, and how the run is done again."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import ModelCard
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from . import __version__
+from .recipe import SECRET
 
 if TYPE_CHECKING:
     from .config import SAGEGRPOConfig
@@ -53,7 +54,7 @@ def describe_method(args: "SAGEGRPOConfig", guide: "GuideFunction | None") -> No
     rows = {"guide": "none (plain GRPO)" if guide is None else f"`{type(guide).__name__}`"}
     if guide is not None:
         settings = {name: value for name, value in vars(guide).items() if name != "requires"}
-        rows |= {f"guide `{name}`": f"`{value!r}`" for name, value in settings.items() if not _holds_path(value)}
+        rows |= {f"guide `{name}`": f"`{value!r}`" for name, value in settings.items() if not _is_private(name, value)}
         rows |= {"`q_min`": f"`{args.q_min}`", "`q_max`": f"`{args.q_max}`"}
     rows |= {"`anchor`": f"`{args.anchor}`", "`beta`": f"`{args.beta}`", "`loss_type`": f"`{args.loss_type}`"}
     rows |= {"software": f"sage-trl {__version__}"}
@@ -158,5 +159,12 @@ def _is_local(model_name: str) -> bool:
     return False
 
 
-def _holds_path(value) -> bool:
-    return isinstance(value, Path) or (isinstance(value, str) and ("/" in value or "\\" in value))
+def _is_private(name: str, value: Any) -> bool:
+    """Whether a setting is a secret by its name, or holds one or a path."""
+    if SECRET.fullmatch(name):
+        return True
+    if isinstance(value, dict):
+        return any(_is_private(str(key), each) for key, each in value.items())
+    if isinstance(value, (list, tuple, set)):
+        return any(_is_private("", each) for each in value)
+    return isinstance(value, PurePath) or (isinstance(value, str) and ("/" in value or "\\" in value))

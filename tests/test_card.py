@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
-from sage_trl import sft, train
-from sage_trl.card import about_run
+from sage_trl import GuideFunction, SAGEGRPOConfig, sft, train
+from sage_trl.card import about_run, describe_method
 
 ROOT = Path(__file__).parents[1]
 COUNTDOWN = str(ROOT / "recipes" / "countdown" / "sage_branch.yaml")
@@ -77,3 +77,18 @@ def test_the_card_of_the_first_stage_tells_its_own_command(tmp_path):
 )
 def test_data_are_named_only_where_others_can_find_them(task, dataset, words):
     assert f"It was trained on {words}" in about_run("sage_trl.train", task, dataset)
+
+
+class Private(GuideFunction):
+    def __init__(self):
+        self.api_key, self.files, self.shown = "sk-secret", [{"where": "/home/me/a.txt"}], [0.5]
+
+    def __call__(self, signals):
+        raise NotImplementedError
+
+
+def test_a_guide_s_secrets_and_paths_are_not_in_the_card(tmp_path):
+    (tmp_path / "README.md").write_text("---\ntags: []\n---\n# Card\n")
+    describe_method(SAGEGRPOConfig(str(tmp_path), use_cpu=True, bf16=False), Private())
+    text = (tmp_path / "README.md").read_text()
+    assert "`[0.5]`" in text and "secret" not in text and "/home/me" not in text
