@@ -278,7 +278,8 @@ def describe_memory(trainer, tokens: int, **more) -> list[str]:
     parts = estimate_memory(trainer, tokens, stage, args.world_size, stage > 0 and not uses_fsdp(), **more)
     how = f"{args.per_device_train_batch_size} rows of {tokens:,} tokens"
     if stage:
-        how += f", ZeRO-{stage} over {args.world_size} process{'es' if args.world_size > 1 else ''}"
+        sharing = "FSDP" if uses_fsdp() else f"ZeRO-{stage}"
+        how += f", {sharing} over {args.world_size} process{'es' if args.world_size > 1 else ''}"
     lines = [f"{name:<12}{_size(size)}" for name, size in parts.items() if size]
     return [*lines, f"for {how}; the formulas are in sage_trl/memory.py"]
 

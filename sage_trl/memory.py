@@ -88,6 +88,7 @@ def shape_of(model: "torch.nn.Module") -> Shape:
     frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
     weights = frozen if has_adapter else trained + frozen
     bytes_of = _bytes_per_parameter(model)
+    settings = config.to_dict()  # GPT-2 has the width of its MLP under another name, or only in its code
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return Shape(
         parameters=sum(map(_size, weights)),
@@ -97,7 +98,7 @@ def shape_of(model: "torch.nn.Module") -> Shape:
         has_adapter=has_adapter,
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
-        intermediate=config.intermediate_size,
+        intermediate=settings.get("intermediate_size") or settings.get("n_inner") or 4 * config.hidden_size,
         kv_width=(getattr(config, "num_key_value_heads", None) or config.num_attention_heads) * head_dim,
         vocabulary=config.vocab_size,
     )
@@ -113,7 +114,7 @@ def _bytes_per_parameter(model: "torch.nn.Module") -> dict["torch.nn.Parameter",
     import torch
 
     config = getattr(model.config, "quantization_config", None)
-    if config is None:
+    if config is None or isinstance(config, dict):  # a dict is that of a base which was quantized before
         return {}
     scales = (1 / 64 + 4 / (64 * 256)) if config.bnb_4bit_use_double_quant else 4 / 64
     size = 0.5 + scales if config.load_in_4bit else 1.0

@@ -2,7 +2,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from support import GOLDEN
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, GPT2Config, GPT2LMHeadModel
 
 from sage_trl.empty import empty_models
 from sage_trl.memory import estimate, shape_of
@@ -103,6 +103,14 @@ def test_four_bits_are_for_the_layers_and_not_for_the_embeddings(settings, size)
     )
     shape = shape_of(model)
     assert shape.weight_bytes == pytest.approx(2 * (shape.parameters - layers) + size * layers, rel=1e-4)
+
+
+def test_a_base_without_a_width_of_its_mlp_and_one_that_was_quantized_before():
+    with torch.device("meta"):
+        model = GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=64))
+    assert shape_of(model).intermediate == 128
+    model.config.quantization_config = {"quant_method": "fp8"}
+    assert shape_of(model).weight_bytes == 4 * shape_of(model).parameters
 
 
 def test_adam_in_eight_bits_takes_a_quarter(model):
