@@ -4,6 +4,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from .data.prompts import check_chat_template
+from .loading import naming
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase, ProcessorMixin
@@ -41,7 +42,8 @@ def check_base(trainer_class: type, model: Any, args: "SAGEGRPOConfig", more: tu
     if isinstance(model, str):
         from transformers import AutoConfig
 
-        config, name = AutoConfig.from_pretrained(model, **loading), model
+        with naming(model, "model"):
+            config, name = AutoConfig.from_pretrained(model, **loading), model
     else:
         config, name = model.config, model.config._name_or_path
         check_reference_source(model, args, given.get("peft_config"))
@@ -50,7 +52,8 @@ def check_base(trainer_class: type, model: Any, args: "SAGEGRPOConfig", more: tu
     if tokenizer is None:
         from transformers import AutoProcessor
 
-        tokenizer = AutoProcessor.from_pretrained(name, **loading)
+        with naming(name, "model"):
+            tokenizer = AutoProcessor.from_pretrained(name, **loading)
     check_tokenizer(tokenizer, given.get("train_dataset"))
 
 

@@ -10,6 +10,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -67,10 +70,21 @@ def describe_base(model: "PreTrainedModel", revision: str | None) -> dict[str, s
     from transformers.utils.hub import extract_commit_hash
 
     name = model.config._name_or_path
-    files = _weight_files(name, revision) if name else []
+    if not name or not (Path(name).is_dir() or _is_repository(name)):
+        return None
+    files = _weight_files(name, revision)
     if not files:
         return None
     return {"fingerprint": fingerprint(name, revision), "commit": extract_commit_hash(files[0], None)}
+
+
+def _is_repository(name: str) -> bool:
+    """Whether a name can be one of the Hub's: not that of a model made in memory, nor of a folder that is gone."""
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return True
 
 
 def save_base_record(folder: str | Path, record: dict[str, str | None]) -> None:

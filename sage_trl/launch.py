@@ -22,6 +22,7 @@ from .data.report import BadDataError, DataReport
 from .data.training import make_training_set
 from .dry_run import rehearse
 from .hub import PushError, check_repository
+from .loading import naming
 from .recipe import parse_mapping, recipe_text
 from .signals import SaveOnSignal
 
@@ -41,11 +42,12 @@ def quiet_dependencies() -> None:
 def load_tokenizer(training_args: "TrainingArguments", model_args: "ModelConfig") -> "PreTrainedTokenizerBase":
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(
-        model_args.model_name_or_path,
-        revision=model_args.model_revision,
-        trust_remote_code=training_args.trust_remote_code,
-    )
+    with naming(model_args.model_name_or_path, "model_name_or_path"):
+        return AutoTokenizer.from_pretrained(
+            model_args.model_name_or_path,
+            revision=model_args.model_revision,
+            trust_remote_code=training_args.trust_remote_code,
+        )
 
 
 def load_dataset(
@@ -184,6 +186,8 @@ def prepare(script_args: DataArguments, training_args: "TrainingArguments", mode
             "`save_on_signal` is true and `save_only_model` is true: nothing could go on from what is saved. Set one "
             "of them to false."
         )
+    if script_args.save_on_signal:
+        check_is_saved(training_args)
     missing = missing_extras(training_args, model_args)
     if missing and not script_args.dry_run:
         raise ImportError(" ".join(missing))
@@ -197,6 +201,20 @@ def prepare(script_args: DataArguments, training_args: "TrainingArguments", mode
         **model_init_kwargs(training_args, model_args),
         **parse_mapping(training_args.model_init_kwargs, "model_init_kwargs"),
     }
+
+
+def check_is_saved(training_args: "TrainingArguments") -> None:
+    """Raises where transformers would not keep the checkpoint that `save_on_signal` saves."""
+    if training_args.save_strategy == "best":
+        raise ValueError(
+            "`save_on_signal` is true and `save_strategy` is 'best', with which only the best step is saved. Set "
+            "`save_strategy` to 'steps'."
+        )
+    if training_args.load_best_model_at_end and training_args.save_total_limit == 1:
+        raise ValueError(
+            "`save_on_signal` is true, `load_best_model_at_end` is true and `save_total_limit` is 1: the best "
+            "checkpoint alone would be kept, and not the last. Set `save_total_limit` to 2 or more."
+        )
 
 
 @dataclass(frozen=True)

@@ -93,10 +93,15 @@ def find_base(options: argparse.Namespace) -> tuple[str, str | None]:
         )
     with naming(base, "--base"):
         found = fingerprint(base, revision)
+    if found is None:
+        raise FileNotFoundError(
+            f"'{base}' has no weights as safetensors files that can be loaded here, so whether it is what the adapter "
+            "was trained on cannot be told. Say by `--base` where its base lies, or add `--unchecked`."
+        )
     if found != record["fingerprint"]:
         raise ValueError(
             f"'{base}' is not the model that the adapter was trained on: its weights have the fingerprint "
-            f"{found and found[:12]}, those had {record['fingerprint'][:12]}. Name the right one by `--base`."
+            f"{found[:12]}, those had {record['fingerprint'][:12]}. Name the right one by `--base`."
         )
     return base, revision
 

@@ -123,10 +123,18 @@ def test_another_base_is_refused_and_a_moved_one_is_named(trained, tmp_path, cap
     model.save_pretrained(other)
     message = refused(capsys, copy, *output, "--base", other)
     assert f"'{other}' is not the model that the adapter was trained on: its weights have the fingerprint" in message
+    assert "'nowhere' has no weights as safetensors files" in refused(capsys, copy, *output, "--base", "nowhere")
     assert not (tmp_path / "merged").exists()
     shutil.copytree(base, moved)
     run([str(copy), "--output", str(tmp_path / "merged"), "--base", str(moved)])
     assert (tmp_path / "merged" / "model.safetensors").is_file()
+
+
+def test_a_model_from_no_place_or_one_that_is_gone_has_no_record(tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(BASE)
+    for name in ("", "my tiny model", str(tmp_path / "gone")):
+        model.config._name_or_path = name
+        assert describe_base(model, None) is None
 
 
 def test_an_adapter_without_a_record_needs_a_word(trained, tmp_path, capsys):

@@ -260,6 +260,20 @@ def test_a_malformed_recipe_is_refused(capsys, tmp_path, text, message):
     assert message in refused(capsys, "--config", recipe(tmp_path, text))
 
 
+SIGNAL = ["--save_on_signal", "true", "--use_cpu", "true", "--bf16", "false", "--metric_for_best_model", "reward"]
+BEST = [
+    "--load_best_model_at_end",
+    "true",
+    "--eval_strategy",
+    "steps",
+    "--save_strategy",
+    "steps",
+    "--save_steps",
+    "2",
+]
+BEST += ["--eval_steps", "2"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -282,6 +296,8 @@ def test_a_malformed_recipe_is_refused(capsys, tmp_path, text, message):
         ),
         ([*DATA, "--on_bad_rows", "drp"], "`on_bad_rows` is 'drp'. Did you mean 'drop'?"),
         ([*DATA, "--max_prompt_length", "0"], "`max_prompt_length` is 0; it must be at least 1"),
+        (["--config", RECIPE, *SIGNAL, "--save_strategy", "best"], "`save_strategy` is 'best'"),
+        (["--config", RECIPE, *SIGNAL, *BEST, "--save_total_limit", "1"], "`save_total_limit` is 1"),
         (["--config", RECIPE, *SMALL, "--task", "countup"], "Did you mean 'countdown'?"),
         (["--config", RECIPE, *SMALL, "--task_kwargs", '{"rows": 5}'], "Did you mean 'num_rows'?"),
         (["--config", RECIPE, *SMALL, "--reward_funcs", "cuntdown"], "Did you mean 'countdown'?"),
