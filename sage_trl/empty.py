@@ -94,7 +94,10 @@ def missing_weights(name: str) -> list[str]:
         return [f"`model_name_or_path` is '{name}', which has no weights: none of {', '.join(names)}"]
     files = [file]
     if file.suffix == ".json":
-        files = [folder / each for each in sorted({*json.loads(file.read_text())["weight_map"].values()})]
+        try:
+            files = [folder / each for each in sorted({*json.loads(file.read_text())["weight_map"].values()})]
+        except (json.JSONDecodeError, KeyError) as error:
+            return [f"`model_name_or_path` is '{name}', whose {file.name} is damaged: {error!r}"]
     problems = []
     for file in files:
         if not file.is_file():

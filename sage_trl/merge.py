@@ -132,10 +132,14 @@ def check_same(before: "torch.Tensor", after: "torch.Tensor", dtype: str) -> flo
     """
     difference = ((before - after).norm() / before.norm()).item()
     if not difference <= TOLERANCES[dtype]:
+        fix = (
+            "Try `--dtype float32`."
+            if dtype != "float32"
+            else "Use it as it is: `sage-trl push` and vLLM take adapters."
+        )
         raise ValueError(
             f"the merged model's logits differ from those of model and adapter by {difference:.1e} of their norm, "
-            f"and {TOLERANCES[dtype]:.0e} is what rounding in {dtype} explains. Nothing was saved. Try `--dtype "
-            "float32`."
+            f"and {TOLERANCES[dtype]:.0e} is what rounding in {dtype} explains. Nothing was saved. {fix}"
         )
     return difference
 

@@ -18,7 +18,7 @@ class SaveOnSignal(TrainerCallback):
     """
     Saves a checkpoint after the step in which SIGTERM came, on whichever process, and stops training.
 
-    Outside of training the signal does what it did before. In a script of your own:
+    Before training and after its end the signal does what it did before. In a script of your own:
     `trainer.add_callback(SaveOnSignal())`.
 
     Attributes:

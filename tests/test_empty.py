@@ -65,6 +65,11 @@ def test_weights_that_are_missing_or_cut_short_are(tmp_path):
     weights.unlink()
     [problem] = missing_weights(str(folder))
     assert "has no weights" in problem
+    for content in ("{}", '{"weight'):
+        (folder / "model.safetensors.index.json").write_text(content)
+        assert ["whose model.safetensors.index.json is damaged" in each for each in missing_weights(str(folder))] == [
+            True
+        ]
     index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-2.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     assert ["model-1.safetensors" in problem for problem in missing_weights(str(folder))] == [True, False]

@@ -79,11 +79,13 @@ class DataReport:
             return
         summary = f"{worst[0]} ({self.places(worst[1])})"
         if self.kept == 0:
-            raise BadDataError(f"of the {self.read} rows of '{self.name}' none is left. Most often {summary}.", self)
+            raise BadDataError(
+                f"of the {self.read} rows of '{self.name}' none is left. The most frequent reason: {summary}.", self
+            )
         if on_bad_rows == "error":
             raise BadDataError(
                 f"`on_bad_rows` is 'error', and {self.num_dropped} of the {self.read} rows of '{self.name}' are bad. "
-                f"Most often {summary}.",
+                f"The most frequent reason: {summary}.",
                 self,
             )
 

@@ -227,7 +227,10 @@ def test_bad_rows_are_an_error_where_that_is_asked_for():
     ("columns", "message"),
     [
         ({"problem": [], "answer": []}, "'mine' has no rows"),
-        ({"problem": ["", "1?"], "answer": ["1", ""]}, "of the 2 rows of 'mine' none is left. Most often the problem"),
+        (
+            {"problem": ["", "1?"], "answer": ["1", ""]},
+            "of the 2 rows of 'mine' none is left. The most frequent reason: the problem",
+        ),
     ],
 )
 def test_nothing_to_train_on_is_an_error(columns, message):
