@@ -141,8 +141,14 @@ def test_a_killed_server_is_replaced():
 def test_every_worker_has_its_limit_of_memory():
     pool = Pool(workers=2, memory=700 * 1024**2)
     assert pool.judge([("x", "x")]) == [Verdict.RIGHT]
-    limits = [Path(f"/proc/{pid}/limits").read_text() for pid in leaves(pool._server.pid)]
-    found = [line.split()[3] for text in limits for line in text.splitlines() if line.startswith("Max address space")]
+    deadline = time.monotonic() + 60
+    while True:  # one answer says that one worker is there: the other may be about to set its limit
+        limits = [Path(f"/proc/{pid}/limits").read_text() for pid in leaves(pool._server.pid)]
+        lines = [line for text in limits for line in text.splitlines() if line.startswith("Max address space")]
+        found = [line.split()[3] for line in lines]
+        if found == [str(700 * 1024**2)] * 2 or time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
     assert found == [str(700 * 1024**2)] * 2
     pool.close()
 
